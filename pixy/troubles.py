@@ -1,6 +1,6 @@
 """Faults of the machine that a node can see coming, and what it has left.
 
-Writers themselves notice a full disk (`cluster.disk_reserve`); this is the warning before.
+Writers themselves notice a full disk (`cluster.log.disk_reserve`); this is the warning before.
 """
 
 import os

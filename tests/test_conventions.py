@@ -35,7 +35,7 @@ PATCHES_MAX = {
     "cluster/test_node.py": 1,
     "cluster/test_node_full_disk.py": 3,
     "cluster/replicas/test_partitions.py": 1,
-    "cluster/publications/test_publisher.py": 5,
+    "cluster/publications/test_lone_publisher.py": 5,
     "cluster/log/test_relocation.py": 1,
     "cluster/log/test_disk_reserve.py": 2,
     "cluster/state/test_joining.py": 1,

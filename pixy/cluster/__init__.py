@@ -13,7 +13,7 @@ from pixy.cluster.log import (
 )
 from pixy.cluster.node import Node
 from pixy.cluster.peering import PeerMethod, RemotePartition, ReplicaCalls
-from pixy.cluster.publications import Publisher, pieces_of, staged_error
+from pixy.cluster.publications import LonePublisher, pieces_of, staged_error
 from pixy.cluster.replicas import check_journal_reaches, check_reset
 from pixy.cluster.snapshots import SnapshotCounts
 from pixy.cluster.state import (
@@ -77,6 +77,7 @@ __all__ = [
     "GroupsChanged",
     "GroupsState",
     "LogCounters",
+    "LonePublisher",
     "LossReport",
     "LostMajority",
     "MemberId",
@@ -93,7 +94,6 @@ __all__ = [
     "PartitionReplica",
     "PeerMethod",
     "Process",
-    "Publisher",
     "RaftGroupStatus",
     "RemotePartition",
     "ReplicaCalls",

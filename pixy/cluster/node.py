@@ -53,7 +53,7 @@ from pixy.cluster.peering import (
     ProposeAnswers,
     ReplicaCalls,
 )
-from pixy.cluster.publications import Publisher, Sideloading, SinksGroup, StagingNode, StagingRouter
+from pixy.cluster.publications import LonePublisher, Sideloading, SinksGroup, StagingNode, StagingRouter
 from pixy.cluster.replicas import (
     GROUPS_COUNT,
     CommandProposals,
@@ -146,7 +146,7 @@ class Node:
     reads: ReadBatcher
     leaders: LeaderWatch
     partitions: Partitions
-    publisher: Publisher
+    publisher: LonePublisher
     staging: StagingRouter
     commands: NodeCommands
 
@@ -368,7 +368,7 @@ class Node:
         await self._storage.restore_partitions(
             recovered, self.state_groups, self._sideloading, lambda: self.is_alone
         )
-        self.publisher = Publisher(
+        self.publisher = LonePublisher(
             SinksGroup(self.state_groups.sinks, self.state_groups.sinks_replica),
             self._storage.stages,
             self.metadata,

@@ -42,7 +42,7 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.faults import internal_error, report_to_loop
-from pixy.proxy.batch_checks import BatchChecks, Checked, PartitionBatches
+from pixy.proxy.batch_check_turns import BatchChecks, Checked, PartitionBatches
 from pixy.proxy.fetch_ranges import FetchRanges
 from pixy.proxy.produced_counts import ProducedCounts
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader

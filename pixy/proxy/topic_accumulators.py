@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from pixy.aio.retries import Backoff
 from pixy.backend import TopicDescription, TopicPartition
 from pixy.errors import PixyError
-from pixy.proxy.partition_choice import partition_choice
+from pixy.proxy.keyless_partitions import partition_choice
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.records import HEADER_BYTES, Header, NewRecordFields, Partitioner
 

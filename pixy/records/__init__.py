@@ -29,6 +29,16 @@ from pixy.records.topic_name import check_topic_name
 from pixy.records.unpack import UNPACKED_BYTES_MAX
 
 if TYPE_CHECKING:
+    from pixy.records.batch_validation import (
+        FORWARDED_LIMITS,
+        BatchLimits,
+        CheckEffort,
+        LongCheckError,
+        NewBatch,
+        check_forwarded_batches,
+        check_new_batches,
+        check_next_batch,
+    )
     from pixy.records.codec import (
         COMPRESSION,
         Header,
@@ -43,16 +53,6 @@ if TYPE_CHECKING:
         read_control_record,
         read_records,
         unpack_records,
-    )
-    from pixy.records.new_batches import (
-        FORWARDED_LIMITS,
-        BatchLimits,
-        CheckEffort,
-        LongCheckError,
-        NewBatch,
-        check_forwarded_batches,
-        check_new_batches,
-        check_next_batch,
     )
     from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
     from pixy.records.small import NOT_SMALL, headers_of_small
@@ -136,7 +136,7 @@ _LATE = {
             "check_new_batches",
             "check_next_batch",
         ),
-        "pixy.records.new_batches",
+        "pixy.records.batch_validation",
     ),
     **dict.fromkeys(("PARTITIONERS", "Partitioner", "make_partitioner"), "pixy.records.partitioner"),
     **dict.fromkeys(("NOT_SMALL", "headers_of_small"), "pixy.records.small"),

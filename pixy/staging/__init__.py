@@ -15,6 +15,7 @@ Any kind of cluster can keep its stages here. Their publication is the cluster's
 in a transaction.
 """
 
+from pixy.staging.epochs import NotNew, Sink, StageName, judge_epoch
 from pixy.staging.expiry import StageExpiry
 from pixy.staging.piece_files import (
     FoundUnit,
@@ -27,7 +28,6 @@ from pixy.staging.piece_files import (
 )
 from pixy.staging.pieces import Pieces
 from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
-from pixy.staging.sinks import NotNew, Sink, StageName, judge_epoch
 from pixy.staging.stage import Stage, StageCall, StageSeal, merged_parts
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from pixy.aio.steps import run_in_steps
-from pixy.staging.sinks import StageName
+from pixy.staging.epochs import StageName
 from pixy.staging.stage import Stage
 from pixy.staging.stages import Stages
 

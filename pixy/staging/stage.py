@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import StagePart, StageRecord
+from pixy.staging.epochs import StageName
 from pixy.staging.fair_queue import Lane
-from pixy.staging.sinks import StageName
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import PieceBatches, StageFiles
 from pixy.staging.stage_jobs import StageJob

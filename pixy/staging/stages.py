@@ -39,8 +39,8 @@ from pixy.errors import (
 )
 from pixy.proto.state_pb2 import StageRecord
 from pixy.records import crc32c
+from pixy.staging.epochs import StageName
 from pixy.staging.fair_queue import Lane
-from pixy.staging.sinks import StageName
 from pixy.staging.stage import Piece, Stage, StageCall, StageSeal
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import (

@@ -17,7 +17,7 @@ from pixy.cluster.state.cluster_limits import ClusterLimits
 from pixy.cluster.state.metadata import MetadataState
 from pixy.cluster.state.nodes import FEATURE_LEVEL
 from pixy.cluster.state.proposable import why_not_proposable
-from pixy.cluster.state.sinks import SinksState
+from pixy.cluster.state.publications import SinksState
 from pixy.config import LimitsConfig
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.multiraft.dedup_table import DedupTable

@@ -6,7 +6,7 @@ from pathlib import Path
 from pixy.cluster.log.replica import StateMachine, StateReplica
 from pixy.cluster.state.groups import FIRST_GROUPS_GROUP, GroupsState
 from pixy.cluster.state.metadata import METADATA_GROUP, MetadataState
-from pixy.cluster.state.sinks import SINKS_GROUP, SinksState
+from pixy.cluster.state.publications import SINKS_GROUP, SinksState
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import CreateTopic, InitCluster, MetadataCommand, NodeRecord, RegisterNode
 from pixy.raft import ConfState, Message, MessageType

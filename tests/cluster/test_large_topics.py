@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pixy.backend import EmbeddedBackend
-from pixy.cluster.publications import publisher as publisher_module
+from pixy.cluster.publications import lone_publisher as publisher_module
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 from pixy.staging import Sink, expiry
 from pixy.storage.disk.removal import FILES_PER_STEP

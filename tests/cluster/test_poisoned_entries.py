@@ -14,7 +14,7 @@ from pixy.cluster import Node
 from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.state.piece_checks import PIECE_BYTES_MAX
 from pixy.cluster.state.proposable import why_not_proposable
-from pixy.cluster.state.sinks import SINKS_GROUP
+from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.entry_ids import ProposalId
 from pixy.errors import VoidEntry
 from pixy.inspect import ReadOnlyDisk, Verdict, check_directory

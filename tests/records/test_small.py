@@ -6,7 +6,7 @@ import pytest
 
 from pixy.errors import PixyError
 from pixy.records import NOT_SMALL, BatchLimits, CheckEffort, NewRecord, build_batch, headers_of_small
-from pixy.records.new_batches import check_forwarded_batches, check_new_batches
+from pixy.records.batch_validation import check_forwarded_batches, check_new_batches
 from tests.fakes.batches import batch_of, patched, raw_batch, raw_record
 
 ATTRIBUTES, MAX_TIMESTAMP = 21, 35
@@ -55,7 +55,7 @@ def test_anything_else_is_left_to_the_whole_check(batch: bytes) -> None:
 
 def whole_check(batch: bytes, monkeypatch: pytest.MonkeyPatch) -> bool:
     with monkeypatch.context() as patch:
-        patch.setattr("pixy.records.new_batches.SMALL_BYTES_MAX", 0)
+        patch.setattr("pixy.records.batch_validation.SMALL_BYTES_MAX", 0)
         try:
             check_forwarded_batches(batch)
         except PixyError:
@@ -105,5 +105,5 @@ def test_a_small_batch_costs_as_much_of_an_effort_as_any(monkeypatch: pytest.Mon
         effort = CheckEffort()
         check_forwarded_batches(batch, effort)
         spent.append(CheckEffort().records - effort.records)
-        monkeypatch.setattr("pixy.records.new_batches.SMALL_BYTES_MAX", 0)
+        monkeypatch.setattr("pixy.records.batch_validation.SMALL_BYTES_MAX", 0)
     assert spent[0] == spent[1]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pixy.cluster.state.sinks import SinksState
+from pixy.cluster.state.publications import SinksState
 from pixy.proto.state_pb2 import PublishParts
 from tests.fakes.clock import FakeClock
 from tests.sim.model_offsets import PartitionId

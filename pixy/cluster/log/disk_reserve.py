@@ -6,7 +6,8 @@ groups continue to commit, retention continues to make room. New messages are re
 space can be reserved again, which is retried indefinitely.
 
 The writers notice the full disk themselves (`disk.is_disk_full`) and wait for room: `Journal`
-before a flush, `LogWriter` before a write, `Checkpoints` before a checkpoint. `Stages` refuses.
+before a flush, `LogWriter` before a write, `Checkpoints` once a checkpoint has failed. `Stages` and
+`Pieces` refuse.
 
 The road not taken: to watch the free space and stop early. Free space says nothing about quotas,
 and may be gone a moment later.

@@ -7,7 +7,8 @@ when all of the list have answered that they belong to none.
     -------------------------------------------------  ------------------------------------------
     some belong to one cluster                         joins there
     some belong to different clusters                  asks again: one of them has to go
-    all belong to none, this node is the first         founds one
+    all belong to none, this node is the first         founds one, unless a node has dialled it that
+                                                       may belong to one (`cluster_search`)
     all belong to none, another one is the first       asks again: that one founds
     some do not answer, or refuse; none has a cluster  asks again: they may belong to one
 

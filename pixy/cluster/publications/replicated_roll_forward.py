@@ -58,7 +58,7 @@ class RollForwardDependencies:
     Attributes:
         group: the raft group `sinks`.
         state: its state machine.
-        is_of_nobody: see `Publisher.is_of_nobody`.
+        is_of_nobody: see `LonePublisher.is_of_nobody`.
         replica_of: the partition of a part, wherever its replicas are; None if its topic is not
             known here.
         confirm_metadata: returns once metadata has here what was committed before.

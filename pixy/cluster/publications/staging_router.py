@@ -21,9 +21,9 @@ import structlog
 
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering import CallPeer, PartitionProposals, ProposalForwarder
+from pixy.cluster.publications.lone_publisher import LonePublisher, staged_error
 from pixy.cluster.publications.piece_calls import PieceCalls
 from pixy.cluster.publications.piece_retention import PieceRetention
-from pixy.cluster.publications.publisher import Publisher, staged_error
 from pixy.cluster.publications.replicated_roll_forward import ReplicatedRollForward, RollForwardDependencies
 from pixy.cluster.publications.replicated_staging import ReplicatedStaging, StagingDependencies
 from pixy.cluster.publications.sideloading import Sideloading
@@ -66,7 +66,7 @@ class StagingNode:
 
     driver: Driver
     state_groups: StateGroups
-    publisher: Publisher
+    publisher: LonePublisher
     retention: PieceRetention
     reads: ReadBatcher
     remote: ProposalForwarder | None
@@ -246,7 +246,7 @@ class StagingRouter:
 
     @contextmanager
     def deleting(self, topic: Topic, *, force: bool) -> Iterator[None]:
-        """As `Publisher.deleting`."""
+        """As `LonePublisher.deleting`."""
         sinks = self.staged_by(topic.topic_id)
         if sinks and not force:
             raise staged_error(topic, sinks)

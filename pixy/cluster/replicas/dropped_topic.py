@@ -1,7 +1,7 @@
 """The directories of a deleted topic: renamed by the log writer, some at a time, then removed.
 
 The log writer renames them before it sees anything of a later topic of the same name; the removal
-of the renamed directories is `storage.removal`'s.
+of the renamed directories is `storage.disk.removal`'s.
 """
 
 from collections import deque

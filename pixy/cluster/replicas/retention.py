@@ -3,9 +3,9 @@ no members for long.
 
 A periodic check decides and proposes, where the raft group concerned is led: a partition's new log
 begin offset is an entry of its raft group, and the expiry of a consumer group's offsets is an entry
-of its state group. Segments below
-the new begin go in these steps: `storage.retention` decides, the entry is applied, the applied
-position is durable, `PartitionLog` renames the files, `storage.removal` unlinks them.
+of its state group. Segments below the new begin go in these steps: `storage.partition.retention`
+decides, the entry is applied, the applied position is durable, `PartitionLog` renames the files,
+`storage.disk.removal` unlinks them.
 
 The activity of consumer groups with members is recorded periodically as well, so that their offsets
 are kept while they live, also over restarts.

@@ -21,7 +21,7 @@ from pixy.cluster.state.group_members import (
     target_message,
 )
 from pixy.cluster.state.groups import FIRST_GROUPS_GROUP, Forgotten, GroupsChanged, GroupsState, groups_index
-from pixy.cluster.state.joining import check_join, check_joined, check_place, check_told
+from pixy.cluster.state.join_request_checks import check_join, check_joined, check_place, check_told
 from pixy.cluster.state.metadata import (
     METADATA_GROUP,
     PARTITIONS_MAX,
@@ -52,7 +52,7 @@ from pixy.cluster.state.nodes import (
 from pixy.cluster.state.piece_checks import CALL_PIECES_MAX, PIECE_BYTES_MAX, PiecesCheck
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.publication_parts import PartKey, part_commands
-from pixy.cluster.state.sinks import SINKS_GROUP, SINKS_MAX, Finished, Publication, SinksState
+from pixy.cluster.state.publications import SINKS_GROUP, SINKS_MAX, Finished, Publication, SinksState
 from pixy.cluster.state.stage_table import GoneStages, ReplicatedStage, merged_parts
 from pixy.cluster.state.topic_commands import (
     alter_command,

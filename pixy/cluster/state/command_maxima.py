@@ -14,7 +14,7 @@ from google.protobuf.descriptor import Descriptor
 from pixy.cluster.state.element_maxima import ElementMaxima
 from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.state.nodes import NODES_MAX
-from pixy.cluster.state.sinks import SINKS_GROUP
+from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
 from pixy.staging import EXTENTS_MAX

@@ -60,7 +60,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from pixy.cluster.state.joining import LEVEL_MAX, TEXT_MAX, check_join
+from pixy.cluster.state.join_request_checks import LEVEL_MAX, TEXT_MAX, check_join
 from pixy.cluster.state.metadata import PARTITIONS_MAX, check_partitions
 from pixy.cluster.state.piece_checks import why_impossible
 from pixy.cluster.state.topic_config import check_forwarded_config, check_option_names

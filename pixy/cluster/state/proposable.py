@@ -19,7 +19,7 @@ from pixy.cluster.state.command_rules import why_not_command
 from pixy.cluster.state.commands import decoded, partition_command
 from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.state.piece_checks import why_not_staged
-from pixy.cluster.state.sinks import SINKS_GROUP
+from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.errors import PixyError, VoidEntry
 from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from pixy.cluster.state.sinks import Publication
+from pixy.cluster.state.publications import Publication
 from pixy.proto.state_pb2 import PiecePart, PieceRecord, PublishedPart, PublishParts
 
 __all__ = ["PartKey", "part_commands"]

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from pixy.backend import EmbeddedBackend, Published, TopicPartition
 from pixy.clock import SystemClock
 from pixy.cluster.publications import staging_router
-from pixy.cluster.state import sinks
+from pixy.cluster.state import publications
 from pixy.config import ProxyConfig, StagingConfig
 from pixy.errors import ResourceExhausted
 from pixy.proto import pixy_log_pb2 as pb
@@ -105,7 +105,7 @@ async def test_stages_that_a_restart_finds_are_nobodys(tmp_path: Path) -> None:
 @pytest.fixture
 def few_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four sinks are remembered."""
-    for module in (sinks, staging_router):
+    for module in (publications, staging_router):
         monkeypatch.setattr(module, "SINKS_MAX", 4)
 
 

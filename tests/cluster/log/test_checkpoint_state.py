@@ -9,7 +9,7 @@ from pixy.cluster.log.checkpoint_state import restore_state, restored_state
 from pixy.cluster.log.replica import StateMachine, StateReplica
 from pixy.cluster.state.groups import GroupsState
 from pixy.cluster.state.metadata import MetadataState
-from pixy.cluster.state.sinks import SinksState
+from pixy.cluster.state.publications import SinksState
 from pixy.errors import CorruptData
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node
 from pixy.multiraft.raft_group import RaftGroup

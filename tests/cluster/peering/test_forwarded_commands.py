@@ -15,7 +15,7 @@ from pixy.cluster.peering.forwarded_commands import ForwardedCommands
 from pixy.cluster.peering.partition_proposals import PartitionProposals
 from pixy.cluster.state.groups import GroupsState
 from pixy.cluster.state.metadata import METADATA_GROUP
-from pixy.cluster.state.sinks import SINKS_GROUP, SinksState
+from pixy.cluster.state.publications import SINKS_GROUP, SinksState
 from pixy.config import LimitsConfig
 from pixy.errors import FailedPrecondition, PixyError
 from pixy.multiraft.raft_group import RaftGroup

@@ -7,7 +7,7 @@ import pytest
 
 from pixy.cluster.publications import piece_calls
 from pixy.cluster.publications.piece_calls import PieceCalls
-from pixy.cluster.state.sinks import SinksState
+from pixy.cluster.state.publications import SinksState
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, Unavailable
 from pixy.proto.node_calls_pb2 import PieceBytes, PutPiecesRequest
 from pixy.proto.state_pb2 import OpenStage, SinksCommand

@@ -12,7 +12,7 @@ import pytest
 from pixy.backend import TopicPartition
 from pixy.cluster.publications.piece_retention import PieceRetention
 from pixy.cluster.replicas.partitions import Partitions
-from pixy.cluster.state.sinks import SinksState
+from pixy.cluster.state.publications import SinksState
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage

@@ -10,7 +10,7 @@ import pytest
 
 from pixy.backend import Published, TopicPartition
 from pixy.cluster.peering.partition_proposals import PartitionProposals
-from pixy.cluster.state.sinks import Publication, StagePieces
+from pixy.cluster.state.publications import Publication, StagePieces
 from pixy.errors import FailedPrecondition, PixyError
 from pixy.proto.state_pb2 import PartitionCommand, PiecePart, PieceRecord, PublicationPart, PublishParts
 from pixy.storage import EntryType

@@ -9,7 +9,7 @@ from pixy.cluster.log.replica import StateReplica
 from pixy.cluster.replicas.state_groups import GROUPS_COUNT, StateGroups
 from pixy.cluster.state.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.state.metadata import METADATA_GROUP
-from pixy.cluster.state.sinks import SINKS_GROUP
+from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.entry_ids import ProposalId
 from pixy.errors import CorruptData
 from pixy.multiraft.dedup_table import DedupTable

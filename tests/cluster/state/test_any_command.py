@@ -16,7 +16,7 @@ from pixy.cluster.state.entry_offsets import published_records
 from pixy.cluster.state.groups import GroupsState
 from pixy.cluster.state.metadata import MetadataState
 from pixy.cluster.state.publication_parts import part_commands
-from pixy.cluster.state.sinks import Publication, SinksState
+from pixy.cluster.state.publications import Publication, SinksState
 from pixy.cluster.state.topic_config import log_options
 from pixy.config import StorageConfig
 from pixy.errors import VoidEntry

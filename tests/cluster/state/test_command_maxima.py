@@ -8,7 +8,7 @@ import pytest
 from pixy.cluster.state.command_maxima import BYTES_MAX, ELEMENTS_MAX, why_too_large
 from pixy.cluster.state.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.state.metadata import METADATA_GROUP
-from pixy.cluster.state.sinks import SINKS_GROUP
+from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.proto import state_pb2 as pb
 from pixy.rpc.field_limits import repeated_fields

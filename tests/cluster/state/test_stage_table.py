@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from pixy.cluster.state import stage_table
-from pixy.cluster.state.sinks import Finished, Publication, SinksState
+from pixy.cluster.state.publications import Finished, Publication, SinksState
 from pixy.cluster.state.stage_table import GoneStages, ReplicatedStage
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, ResourceExhausted
 from pixy.proto.state_pb2 import (

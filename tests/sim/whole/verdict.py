@@ -10,7 +10,7 @@ from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.replica import StateReplica
 from pixy.cluster.state.groups import GroupsState
 from pixy.cluster.state.metadata import METADATA_GROUP
-from pixy.cluster.state.sinks import SinksState
+from pixy.cluster.state.publications import SinksState
 from pixy.config import StagingConfig, StorageConfig
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.records import TopicPartition, read_records, split_batches

@@ -13,7 +13,7 @@ import pytest
 
 from pixy.cluster.log.replica import Replica
 from pixy.cluster.publications import roll_forward
-from pixy.cluster.state.sinks import Publication
+from pixy.cluster.state.publications import Publication
 from pixy.errors import CorruptData, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.proto.state_pb2 import PartitionCommand

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pixy.cluster import node_commands
-from pixy.cluster.state.joining import check_join, check_joined, check_place
+from pixy.cluster.state.join_request_checks import check_join, check_joined, check_place
 from pixy.cluster.state.nodes import FEATURE_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress

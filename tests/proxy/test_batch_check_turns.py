@@ -8,7 +8,7 @@ from pixy.aio.one_thread import OneThread
 from pixy.backend import TopicPartition
 from pixy.check_turns import effort_of
 from pixy.errors import MessageTooLarge
-from pixy.proxy.batch_checks import BatchChecks, PartitionBatches
+from pixy.proxy.batch_check_turns import BatchChecks, PartitionBatches
 from pixy.records import BatchLimits, build_batch
 from tests.fakes.batches import raw_batch, raw_record
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.api.grpc import REPEATED_MAX
-from pixy.cluster.state import sinks
-from pixy.cluster.state.sinks import Publication, SinksState
+from pixy.cluster.state import publications
+from pixy.cluster.state.publications import Publication, SinksState
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted
 from pixy.proto.state_pb2 import (
     AddPiece,
@@ -156,7 +156,7 @@ def test_sinks_with_unfinished_publications_do_not_expire() -> None:
 
 
 def test_the_number_of_sinks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "SINKS_MAX", 1)
+    monkeypatch.setattr(publications, "SINKS_MAX", 1)
     state = SinksState()
     state.apply(publish(0))
     assert isinstance(state.apply(publish(0, sink="other")), ResourceExhausted)

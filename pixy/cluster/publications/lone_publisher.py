@@ -45,7 +45,7 @@ from pixy.staging import (
     sizes_by_topic,
 )
 
-__all__ = ["Publisher", "staged_error"]
+__all__ = ["LonePublisher", "staged_error"]
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class SinksGroup(NamedTuple):
     replica: StateReplica
 
 
-class Publisher:
+class LonePublisher:
     """Staged writes of one node that has no others beside it.
 
     Args:
