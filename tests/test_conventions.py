@@ -38,7 +38,7 @@ PATCHES_MAX = {
     "cluster/publications/test_lone_publisher.py": 5,
     "cluster/log/test_relocation.py": 1,
     "cluster/log/test_disk_reserve.py": 2,
-    "cluster/state/test_joining.py": 1,
+    "cluster/state/test_join_request_checks.py": 1,
     "cluster/replicas/test_retention.py": 4,
     "peers/test_link.py": 1,
     "proxy/test_proxy.py": 2,

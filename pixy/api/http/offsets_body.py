@@ -89,7 +89,8 @@ def _offset(element: Any) -> tuple[int, OffsetCommit]:
 def _value(field: str, value: Any) -> int | str:
     kind, bits = _FIELDS[field]
     if kind == "string" and type(value) is str:
-        return value
+        # Halves of surrogate pairs become U+FFFD, as in Go.
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if kind != "string" and type(value) is _NumberText:
         digits = value.removeprefix("-")
         if digits.isdecimal() and len(digits) < 20 and -(1 << bits) <= (number := int(value)) < 1 << bits:

@@ -420,13 +420,13 @@ async def test_offsets_of_a_group(served: ServedHttp, prefix: str) -> None:
         for n in range(4)
     ]
     assert answer.text == "[\n" + ",\n".join(none) + "\n]"
-    body = b'[{"Partition": 0, "OFFSET": 1, "metadata": "<&> \\u20ac", "lag": 77, "x": []}, null]'
+    body = b'[{"Partition": 0, "OFFSET": 1, "metadata": "<&> \\u20ac\\ud800", "lag": 77, "x": []}, null]'
     answer = await served.client.call("POST", target, body.replace(b", null", b""))
     assert (answer.status, answer.text) == (200, "{}")
     first = (await served.client.call("GET", target)).text.split("  },\n")[0]
     assert first == (
         '[\n  {\n    "partition": 0,\n    "begin": 0,\n    "end": 1,\n    "count": 1,\n    "offset": 1,\n    "lag": 0,\n'
-        '    "metadata": "\\u003c\\u0026\\u003e €"\n'
+        '    "metadata": "\\u003c\\u0026\\u003e €\ufffd"\n'
     )
 
 

@@ -14,12 +14,15 @@ from pixy.api.http.v1.problems import problem_of
 from pixy.api.http.v1.records import GivenRecord, read_record
 from pixy.backend import TopicPartition
 from pixy.clock import Clock
-from pixy.errors import MessageTooLarge, PixyError, TopicMissing, UnknownPartition
+from pixy.errors import InvalidArgument, MessageTooLarge, PixyError, TopicMissing, UnknownPartition
 from pixy.proxy import PartitionBatches, Proxy
 from pixy.records import NewRecord, Partitioner, build_batch
 from pixy.web import Exchange, HttpError
 
 __all__ = ["produce_all"]
+
+_RECORD_BYTES, _HEADER_BYTES = 32, 8
+"""Bytes of a record and of a header in a batch beside their contents, at most."""
 
 Result = tuple[int, int] | Exception
 """Partition and offset of a record, -1 and -1 while it has none, or why it was not taken."""
@@ -143,30 +146,42 @@ async def _append_to(
     largest, at = proxy.log.message_bytes_max, 0
     while at < len(entries):
         end, size = at, 0
-        while end < len(entries) and (end == at or size < largest // 2):
-            _, message = entries[end]
-            size += len(message.value or b"") + len(message.key or b"")
+        while (end < len(entries) and (size := size + _size(entries[end][1])) <= largest) or end == at:
             end += 1
         some, at = entries[at:end], end
-        batch = build_batch(
-            [
-                NewRecord(
-                    each.key,
-                    each.value,
-                    each.headers,
-                    now_ms if each.timestamp_ms is None else each.timestamp_ms,
-                )
-                for _, each in some
-            ]
-        )
-        try:
-            (appended,) = await proxy.log.append([PartitionBatches(partition, bytes(batch))], [], peer)
-            error: Exception | None = appended.error
-            base_offset = appended.base_offset
-        except PixyError as refused:
-            error, base_offset = refused, -1
+        base_offset, error = await _append_batch(proxy, partition, [each for _, each in some], now_ms, peer)
+        if isinstance(error, InvalidArgument) and len(some) > 1:
+            # Perhaps for one of them alone.
+            for one in some:
+                await _append_to(proxy, partition, [one], now_ms, peer)
+            continue
         for offset, (record, _) in enumerate(some, base_offset):
             record.done((partition.partition, offset) if error is None else error)
+
+
+async def _append_batch(
+    proxy: Proxy, partition: TopicPartition, messages: Sequence[GivenRecord], now_ms: int, peer: str
+) -> tuple[int, Exception | None]:
+    """Append records as one batch; returns the offset of the first, or why none was taken."""
+    batch = build_batch(
+        [
+            NewRecord(
+                each.key, each.value, each.headers, now_ms if each.timestamp_ms is None else each.timestamp_ms
+            )
+            for each in messages
+        ]
+    )
+    try:
+        (appended,) = await proxy.log.append([PartitionBatches(partition, bytes(batch))], [], peer)
+    except PixyError as refused:
+        return -1, refused
+    return appended.base_offset, appended.error
+
+
+def _size(message: GivenRecord) -> int:
+    """Bytes of a record in a batch, about."""
+    size = _RECORD_BYTES + len(message.value or b"") + len(message.key or b"")
+    return size + sum(_HEADER_BYTES + 3 * len(name) + len(value or b"") for name, value in message.headers)
 
 
 def _answer(result: Result | None) -> dict[str, Any]:

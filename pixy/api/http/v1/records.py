@@ -148,7 +148,7 @@ def _bytes(given: dict[str, Any], name: str) -> bytes | None:
     if text is not None:
         if type(text) is not str:
             raise HttpError(400, f"{name} is no text: bytes go into {name}_base64")
-        return text.encode("utf-8", "replace")
+        return _utf8(text, name)
     if encoded is None:
         return None
     try:
@@ -164,7 +164,16 @@ def _headers(given: Any) -> list[Header]:
         type(each) is dict and type(each.get("name")) is str for each in given
     ):
         raise HttpError(400, "headers is a list of objects with a name and a value")
+    for each in given:
+        _utf8(each["name"], "the name of a header")
     return [(each["name"], _bytes(each, "value")) for each in given]
+
+
+def _utf8(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise HttpError(400, f"{what} has half of a surrogate pair, which is no text") from None
 
 
 def _number(given: dict[str, Any], name: str, most: int) -> int | None:

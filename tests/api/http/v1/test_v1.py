@@ -124,6 +124,28 @@ async def test_partition_and_timestamp_can_be_given(served: ServedHttp) -> None:
     assert shown["b"] > 1_700_000_000_000
 
 
+async def test_a_record_that_is_refused_takes_no_other_of_its_partition_with_it(served: ServedHttp) -> None:
+    records = [
+        {"value": "a", "partition": 0},
+        {"value": "late", "partition": 0, "timestamp_ms": 1 << 62},
+        {"value": "\ud800", "partition": 0},
+        {"value": "c", "partition": 0, "headers": [{"name": "\udc00"}]},
+        {"value": "d", "headers": [{"name": "\udc00"}]},
+        {"value": "e" * 400_000, "partition": 0},
+        {"value": "f" * 900_000, "partition": 0},
+        {"value": "g", "partition": 0},
+    ]
+    results = []
+    for some in (records[:5], records[5:7], records[7:]):
+        results += json.loads((await post(served, [*some, {"value": "z", "partition": 1}])).body)["records"]
+    assert [each.get("offset", each.get("error", {}).get("status")) for each in results] == [
+        *(0, 400, 400, 400, 400, 0),
+        *(1, 2, 1),
+        *(3, 2),
+    ]
+    assert results[2]["error"]["detail"] == "value has half of a surrogate pair, which is no text"
+
+
 @pytest.mark.parametrize("content_type", ["text/plain; charset=utf-8", "application/octet-stream"])
 async def test_a_body_of_bytes_is_one_record(served: ServedHttp, content_type: str) -> None:
     answer = await post(served, b"\xff{", f"{TARGET}?key=k", f"Content-Type: {content_type}")
