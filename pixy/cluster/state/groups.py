@@ -668,7 +668,11 @@ def _refusal_to_set(
 
 
 def _is_beyond(stored: _Stored | None, end_offset: int) -> bool:
-    return stored is not None and max(stored.offset, stored.handed_out or 0) > end_offset
+    if stored is None:
+        return False
+    # Acks that a client has set, or an earlier release, may lie anywhere.
+    is_unknown = bool(stored.metadata) and not stored.handed_out
+    return is_unknown or max(stored.offset, stored.handed_out or 0) > end_offset
 
 
 def _set_ms(stored: _Stored | None) -> int:

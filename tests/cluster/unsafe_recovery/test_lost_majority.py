@@ -124,7 +124,7 @@ async def test_numbers_that_lost_entries_may_have_given_out_are_left_out(tmp_pat
 
 async def test_consumer_groups_skip_no_record_that_gets_the_offset_of_a_lost_one(tmp_path: Path) -> None:
     survivor = await formed_with_records(tmp_path, b"a", b"b")
-    offsets = {"ahead": (7, "", 7), "acks": (1, "BC", 5), "behind": (1, "BC", 2)}
+    offsets = {"ahead": (7, "", 7), "acks": (1, "BC", 5), "behind": (1, "BC", 2), "set": (1, "BC", 0)}
     for name, (offset, metadata, handed_out) in offsets.items():
         committed = CommittedOffset(
             topic="topic", topic_id=b"t" * 16, offset=offset, metadata=metadata, handed_out=handed_out
@@ -138,7 +138,7 @@ async def test_consumer_groups_skip_no_record_that_gets_the_offset_of_a_lost_one
         )
     await survivor.settle()
     survivor.end()
-    assert read(tmp_path).report.cut_offsets == {"ahead": ["topic-0"], "acks": ["topic-0"]}
+    assert read(tmp_path).report.cut_offsets == {each: ["topic-0"] for each in ("ahead", "acks", "set")}
     await go_on_alone(tmp_path)
     async with started(tmp_path) as cluster:
         state = cluster.node.state_groups.offsets_of("ahead")
@@ -146,7 +146,7 @@ async def test_consumer_groups_skip_no_record_that_gets_the_offset_of_a_lost_one
             name: (*state.committed(name, b"t" * 16)[0], state.handed_out(name, b"t" * 16)[0])
             for name in offsets
         }
-        assert found == {"ahead": (2, "", 2), "acks": (1, "", 2), "behind": (1, "BC", 2)}
+        assert found == {"ahead": (2, "", 2), "acks": (1, "", 2), "behind": (1, "BC", 2), "set": (1, "", 0)}
 
 
 async def test_entries_that_were_not_committed_are_kept(tmp_path: Path) -> None:
