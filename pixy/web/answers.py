@@ -26,13 +26,20 @@ class AnswerHead:
         self, status: int, content_type: str | None = None, fields: Iterable[tuple[str, str]] = ()
     ) -> None:
         self.status = status
-        lines = [status_line(status)]
         if content_type is not None:
             fields = [("Content-Type", content_type), *fields]
-        for name, value in fields:
-            assert value.isprintable(), f"{name} has a character that ends a header field"
-            lines.append(f"{name}: {value}\r\n".encode())
-        self.encoded = b"".join(lines)
+        self.encoded = b"".join((status_line(status), *(_line(*each) for each in fields)))
+
+    def with_field(self, name: str, value: str) -> "AnswerHead":
+        """The same with one more field."""
+        head = AnswerHead(self.status)
+        head.encoded = self.encoded + _line(name, value)
+        return head
+
+
+def _line(name: str, value: str) -> bytes:
+    assert value.isprintable(), f"{name} has a character that ends a header field"
+    return f"{name}: {value}\r\n".encode()
 
 
 class Answer(NamedTuple):

@@ -85,10 +85,12 @@ class Router:
 
     Args:
         routes: of which no two have the same method and pattern.
-        hosts: see `WebOptions`.
+        styles: of answers to requests without a route, by the beginning of the path; others are
+            as of kafka-pixy's router.
     """
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], styles: Mapping[str, Style] | None = None) -> None:
+        self._styles = styles or {}
         # Routes by method, by the segments of their pattern, by the number of these.
         self._patterns: dict[int, dict[tuple[str, ...], dict[str, Route]]] = {}
         for route in routes:
@@ -108,7 +110,11 @@ class Router:
         ]
 
     def match(self, head: RequestHead, hosts: frozenset[str] | None = None) -> Match:
-        """The route of a request, by its head alone."""
+        """The route of a request, by its head alone.
+
+        Args:
+            hosts: see `WebOptions`.
+        """
         try:
             path = unescape(head.path).decode()
         except (BadQuery, UnicodeDecodeError):
@@ -124,9 +130,13 @@ class Router:
         if clean != path:
             query = f"?{head.query.decode('ascii', 'replace')}" if head.query else ""
             return _refusal(Answer(AnswerHead(301, fields=[("Location", quote(clean) + query)]), b""))
+        told = next((each for begin, each in self._styles.items() if path.startswith(begin)), None)
         if others:
-            return _refusal(Answer(AnswerHead(405, fields=[("Allow", ", ".join(others))]), b""))
-        return _refusal(_NOT_FOUND)
+            allowed = ", ".join(others)
+            text = f"{head.method} is not allowed here, expected {allowed}"
+            answer = told.render(405, text) if told else Answer(AnswerHead(405), b"")
+            return _refusal(answer._replace(head=answer.head.with_field("Allow", allowed)))
+        return _refusal(told.render(404, f"there is no {path}") if told else _NOT_FOUND)
 
     def _find(self, method: str, path: str) -> tuple[Route | None, Mapping[str, str], list[str]]:
         """A route with its parameters, or the methods that the path has."""

@@ -11,7 +11,7 @@ from random import Random
 import structlog
 
 from pixy.api.http.kafka_pixy import KafkaPixyRoutes
-from pixy.api.http.v1 import V1Routes
+from pixy.api.http.v1 import PROBLEM, V1Routes
 from pixy.config import Config, GrpcConfig, is_socket_path
 from pixy.errors import StartError
 from pixy.http1 import Http1Options
@@ -62,7 +62,7 @@ class HttpServer:
         self._server = server
         largest = max(each.producer.max_message_bytes for each in config.proxies.values())
         v1 = V1Routes(proxies, _records_bytes(largest), server.environment.clock, Random(os.urandom(8)))
-        router = Router([*KafkaPixyRoutes(proxies, largest).routes(), *v1.routes()])
+        router = Router([*KafkaPixyRoutes(proxies, largest).routes(), *v1.routes()], {"/v1/": PROBLEM})
         self.routes = router.routes
         self.factory = WebFactory(server.environment, router, web_options(config.grpc))
 

@@ -5,6 +5,7 @@ its table.
 """
 
 from pixy.api.http.v1.openapi import openapi_document
+from pixy.api.http.v1.problems import PROBLEM
 from pixy.api.http.v1.routes import V1Routes
 
-__all__ = ["V1Routes", "openapi_document"]
+__all__ = ["PROBLEM", "V1Routes", "openapi_document"]

@@ -75,6 +75,7 @@ class V1Routes:
 
     async def produce(self, exchange: Exchange) -> Answer:
         """Produce records; each is answered."""
+        _check_parameters(exchange, "key", "sync")
         proxy = proxy_of(self._proxies, exchange)
         given, is_list = _given(exchange)
         if not 1 <= len(given) <= _RECORDS_MAX:
@@ -97,6 +98,7 @@ class V1Routes:
 
     async def consume(self, exchange: Exchange) -> None:
         """Messages of a consumer group, in one answer or as a stream."""
+        _check_parameters(exchange, "group", "max_records", "max_bytes", "wait_ms", "ack", "encoding")
         proxy = proxy_of(self._proxies, exchange)
         query = _records_query(exchange)
         request = ConsumeRequest(query.group, exchange.parameters["topic"], query.auto_ack)
@@ -109,6 +111,7 @@ class V1Routes:
 
     async def ack(self, exchange: Exchange) -> Answer:
         """Acknowledge messages."""
+        _check_parameters(exchange, "group")
         proxy = proxy_of(self._proxies, exchange)
         given, _ = read_list(exchange.body)
         if not 1 <= len(given) <= _RECORDS_MAX:
@@ -118,6 +121,7 @@ class V1Routes:
 
     async def peek(self, exchange: Exchange) -> Answer:
         """Stored records, without a consumer group."""
+        _check_parameters(exchange, "partition", "offset", "max_records", "encoding")
         proxy = proxy_of(self._proxies, exchange)
         partition = _integer(exchange, "partition", -1, 0, (1 << 31) - 1)
         lines = await peek(
@@ -190,10 +194,17 @@ def _is_base64(exchange: Exchange) -> bool:
     return _choice(exchange, "encoding", ("text", "base64")) == "base64"
 
 
-def _text(exchange: Exchange, name: str) -> str:
-    """A parameter, "" if it is missing."""
+def _check_parameters(exchange: Exchange, *allowed: str) -> None:
+    """Refuse a query that cannot be read, or with other parameters."""
     if exchange.query.fault:
         raise HttpError(400, exchange.query.fault)
+    unknown = next((name for name in exchange.query if name not in allowed), None)
+    if unknown is not None:
+        raise HttpError(400, f"{unknown} is no parameter here, expected {' or '.join(allowed)}")
+
+
+def _text(exchange: Exchange, name: str) -> str:
+    """A parameter, "" if it is missing."""
     values = exchange.query.get(name, [])
     if len(values) > 1:
         raise HttpError(400, f"{name} is given {len(values)} times")

@@ -154,6 +154,26 @@ async def test_a_body_of_bytes_is_one_record(served: ServedHttp, content_type: s
     assert (found["key"], found["value_base64"]) == ("k", b64encode(b"\xff{").decode())
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "status", "detail"),
+    [
+        ("GET", "/v1/topics", 404, "there is no /v1/topics"),
+        ("DELETE", TARGET, 405, "DELETE is not allowed here, expected POST, GET"),
+        ("GET", f"{TARGET}?group=g&max_record=1", 400, "max_record is no parameter here, expected group or "),
+        ("POST", f"{TARGET}?synk=false", 400, "synk is no parameter here, expected key or sync"),
+        ("POST", "/v1/topics/t/acks?group=g&ack=auto", 400, "ack is no parameter here, expected group"),
+        ("GET", "/v1/topics/t/peek?group=g", 400, "group is no parameter here, expected partition or "),
+    ],
+)
+async def test_what_is_not_there_is_told(
+    served: ServedHttp, method: str, target: str, status: int, detail: str
+) -> None:
+    answer = await served.client.call(method, target, b"" if method == "POST" else None, JSON)
+    assert (answer.status, answer.fields["content-type"]) == (status, "application/problem+json")
+    assert json.loads(answer.body)["detail"].startswith(detail)
+    assert answer.fields.get("allow") == ("POST, GET" if status == 405 else None)
+
+
 async def test_an_asynchronous_record_has_no_offset(served: ServedHttp) -> None:
     assert json.loads((await post(served, {"value": "x"}, f"{TARGET}?sync=false")).body) == {}
     assert len(await get(served)) == 1
