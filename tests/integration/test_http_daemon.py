@@ -3,7 +3,9 @@ cluster, three nodes, sockets and certificates.
 """
 
 import json
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -210,3 +212,89 @@ def test_a_stop_answers_what_waits(make_daemon: MakeDaemon) -> None:
         until_blocking(lambda: json.loads(curl(f"{address}/topics/t/consumers")))
         daemon.stop()
         assert waiting.communicate()[0] == '{\n  "error": "service is shutting down"\n}503'
+
+
+def test_a_stop_answers_pipelined_requests_in_order_and_ends_idle_connections(
+    make_daemon: MakeDaemon,
+) -> None:
+    daemon = make_daemon({**HTTP, **proxy_config(consumer={"long_polling_timeout": "60s"})})
+    daemon.start()
+    address = daemon.addresses["http"]
+    for topic in ("empty", "t"):
+        curl(f"{address}/topics/{topic}/messages?sync", "--json", "1")
+        message_of(f"{address}/topics/{topic}/messages?group=g")
+
+    def is_written() -> bool:
+        offsets = json.loads(curl(f"{address}/topics/t/offsets?group=g"))
+        return sum(int(of["end"]) for of in offsets) == 2
+
+    with connected(address) as idle, connected(address) as pipelined:
+        idle.sendall(b"GET /_ping HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert idle.recv(1000).startswith(b"HTTP/1.1 200 ")
+        pipelined.sendall(
+            b"GET /topics/empty/messages?group=g HTTP/1.1\r\nHost: h\r\n\r\n"
+            b"POST /topics/t/messages?sync HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
+            b"Content-Length: 1\r\n\r\n2GET /_ping HTTP/1.1\r\nHost: h\r\n\r\n"
+        )
+        until_blocking(is_written)
+        daemon.stop()
+        poll, produce, ping = answers_of(pipelined)
+        assert (poll[0], b"service is shutting down" in poll[1]) == (503, True)
+        assert (produce[0], b'"offset"' in produce[1]) == (200, True)
+        assert (ping[0], ping[1].endswith(b"pong")) == (200, True)
+        assert idle.recv(1000) == b""
+
+
+@pytest.mark.long
+def test_a_node_that_is_removed_answers_what_waits_and_others_serve_its_messages(tmp_path: Path) -> None:
+    config = {**HTTP, **proxy_config(consumer={"long_polling_timeout": "60s"})}
+    with Cluster(tmp_path, config=config) as cluster:
+        cluster.start()
+        stays, goes = cluster[1], cluster[3]
+        here, there = stays.addresses["http"], goes.addresses["http"]
+        for topic in ("empty", "t"):
+            curl(f"{there}/topics/{topic}/messages?sync", "--json", "0")
+            message_of(f"{there}/topics/{topic}/messages?group=g")
+        sent = {curl(f"{there}/topics/t/messages?sync", "--json", str(each)) for each in range(10)}
+        program = require("curl", "install curl")
+        command = [program, "-sS", "-w", "%{http_code}", f"{there}/topics/empty/messages?group=g"]
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting,
+            connected(there) as kept,
+        ):
+            remove = ["cluster", "remove", str(cluster.id_of(goes)), "--yes", "--address", stays.address]
+            subprocess.run([sys.executable, "-m", "pixy", *remove], check=True, timeout=300)
+            answer = waiting.communicate()[0]
+            assert (answer[-3:], "removed from the cluster" in answer) == ("503", True)
+            kept.sendall(b"GET /topics/t/messages?group=g HTTP/1.1\r\nHost: h\r\n\r\n")
+            refused = kept.recv(1000)
+            assert (refused[9:12], b"the cluster" in refused) == (b"503", True)
+        goes.stop()
+        seen: set[str] = set()
+
+        def are_all_there() -> bool:
+            seen.add(place_of(message_of(f"{here}/topics/t/messages?group=g")))
+            return seen >= sent
+
+        # Those of which the node has not committed the ack come again.
+        until_blocking(are_all_there)
+
+
+def place_of(message: str) -> str:
+    """The place of a message, as a produce is answered."""
+    found = json.loads(message)
+    return f'{{\n  "partition": {found["partition"]},\n  "offset": {found["offset"]}\n}}'
+
+
+def connected(address: str) -> socket.socket:
+    """A connection for bytes of a test's own."""
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def answers_of(connection: socket.socket) -> list[tuple[int, bytes]]:
+    """Status and bytes of each answer, up to the end of a connection."""
+    received = b""
+    while chunk := connection.recv(1 << 16):
+        received += chunk
+    return [(int(each[:3]), each) for each in received.split(b"HTTP/1.1 ")[1:]]
