@@ -2,7 +2,7 @@
 include NATS if `nats-server` is installed.
 
 --only NAME   one of grpc, http, no-op, tls, deadlines, connections, no-network, ready,
-              idle, growth; repeatable
+              idle, metrics, growth; repeatable
 --full        longer rounds, and more of them; memory from 1 M to 10 M messages
 --json        print JSON
 """

@@ -43,6 +43,7 @@ _READY_SECONDS_WANTED = 0.7
 _IDLE_MB_WANTED = 80
 _IDLE_PERCENT_WANTED = 0.5
 _GROWTH_MB_WANTED = 5
+_METRICS_PERCENT_WANTED = 1
 _PRODUCE_TOPIC = "produced"
 _ROWS = {
     "sync produce": "Produce, answered after the sync",
@@ -60,6 +61,7 @@ class Scale:
     filled: int = 300_000
     nats_filled: int = 1_000_000
     idle_seconds: float = 6.0
+    metrics_seconds: float = 2.0
     growth: tuple[int, int] = (300_000, 1_000_000)
 
 
@@ -70,6 +72,7 @@ FULL = Scale(
     filled=2_000_000,
     nats_filled=4_000_000,
     idle_seconds=20.0,
+    metrics_seconds=10.0,
     growth=(1_000_000, 10_000_000),
 )
 
@@ -300,6 +303,25 @@ def _http_calls(scale: Scale) -> list[Figure]:
     return http_calls(scale.rounds, scale.filled, lambda folder, count: _local("fill", folder, str(count)))
 
 
+def metrics_cost(scale: Scale) -> list[Figure]:
+    """Share of the counters of `/metrics` in the processor time of a Produce with 128 in flight."""
+    command = [sys.executable, "-m", "bench.calls.metrics_cost", str(scale.metrics_seconds)]
+    done = subprocess.run(
+        processes.pinned(processes.server_core(), command), check=True, stdout=subprocess.PIPE, text=True
+    )
+    found = json.loads(done.stdout)
+    percent = 100 * found["counters_us"] / found["message_us"]
+    return [
+        Figure(
+            "counters of /metrics, of a Produce with 128 in flight",
+            percent,
+            "%",
+            target=f"<= {_METRICS_PERCENT_WANTED} %",
+            met=percent <= _METRICS_PERCENT_WANTED,
+        )
+    ]
+
+
 MEASURES: dict[str, Callable[[Scale], list[Figure]]] = {
     "grpc": grpc_calls,
     "http": _http_calls,
@@ -310,5 +332,6 @@ MEASURES: dict[str, Callable[[Scale], list[Figure]]] = {
     "no-network": no_network,
     "ready": ready,
     "idle": idle,
+    "metrics": metrics_cost,
     "growth": growth,
 }
