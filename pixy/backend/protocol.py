@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from pixy.cluster import ClusterStatus
 from pixy.errors import PixyError
@@ -35,6 +35,8 @@ __all__ = [
     "Batch",
     "ClusterStatus",
     "ConsumerMembership",
+    "DividedPart",
+    "DivisibleDone",
     "FetchResult",
     "Lease",
     "OffsetCommit",
@@ -60,6 +62,35 @@ written.
 
 May be called before `append` returns.
 """
+
+
+class DividedPart(NamedTuple):
+    """A part of a batch that was divided; see the arguments of `Backend.append`."""
+
+    batch: bytearray
+    records: int
+    done: "DivisibleDone"
+
+
+@runtime_checkable
+class DivisibleDone(Protocol):
+    """An `AppendDone` of a batch whose records have several callers: if some of the records make
+    the cluster refuse all of it, the others are written.
+    """
+
+    def __call__(self, offset: int, error: PixyError | None, /) -> None:
+        """See `AppendDone`."""
+
+    def divide(self, batch: Batch, faults: Mapping[int, PixyError]) -> Sequence[DividedPart]:
+        """Answer the records that are at fault, and return parts with all others, in order, to be
+        written in the place of the batch. It is not answered itself then.
+
+        Args:
+            batch: the refused batch, of two records at least.
+            faults: the error of each record at fault, by its number in the batch; empty if it is
+                not known which these are: the batch is halved.
+        """
+
 
 Assignment = Callable[[Mapping[str, Sequence[int]]], None]
 """Called with all partitions that a member owns from then on: topic -> partitions, ascending.
@@ -309,7 +340,8 @@ class Backend(StagedWrites, Protocol):
 
         The backend owns `batch` from here on: it writes base offset and leader epoch into the
         header in place. Batches of one partition are written and answered in the order of the
-        calls.
+        calls. One that is refused because of some of its records may be divided, if `done` is a
+        `DivisibleDone`.
 
         Args:
             age_s: age of the oldest record that somebody waits for, which counts towards the time

@@ -37,6 +37,9 @@ which was in flight for long are sent as several batches, so that each has its o
 outcome of a mixed batch is unknown at that limit, its asynchronous records may be written twice:
 better than not at all.
 
+A batch that the backend refuses because of some of its records is divided (`divided_batches`), so
+that only these fail.
+
 The accumulator holds each topic's description. A record with another description updates it:
 
     more partitions               used from this record on; the others keep their records
@@ -55,20 +58,20 @@ doubled.
 
 import asyncio
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import partial
 from typing import Any
 
 import structlog
 
-from pixy.backend import Backend, TopicDescription
+from pixy.backend import Backend, Batch, DividedPart, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError, TopicMissing, Unavailable
 from pixy.faults import OnFault, internal_error
 from pixy.metrics import BYTE_BOUNDS, Histogram
+from pixy.proxy.divided_batches import BatchDone, divided
 from pixy.proxy.kept_records import KeptRecords
 from pixy.proxy.late_records import LateRecords
 from pixy.proxy.lost_messages import LostMessages
@@ -474,26 +477,48 @@ class Accumulators:
             self._append(batch, age_s)
 
     def _append(self, batch: ProduceBatch, age_s: float) -> None:
-        records = batch.records
-        assert records is not None
-        # Only asynchronous records are needed once more.
-        appended = partial(self._appended, batch if batch.until else batch._replace(records=None))
+        done = self._done(batch)
         try:
-            packed = build_batch(records, self._compression)
-            self.sent_bytes.observe(len(packed))
-            self._backend.append(batch.accumulator.partition, packed, len(records), appended, age_s)
+            packed = self._pack(batch)
+            self._backend.append(batch.accumulator.partition, packed, len(batch.dones), done, age_s)
         except PixyError as error:
-            appended(-1, error)
+            done(-1, error)
         except Exception as bug:
             self._on_fault(bug)
-            appended(-1, internal_error(bug))
+            done(-1, internal_error(bug))
+
+    def _done(self, batch: ProduceBatch) -> BatchDone:
+        # Only asynchronous records are needed once more.
+        kept = batch if batch.until else batch._replace(records=None)
+        return BatchDone(kept, self._appended, self._divide)
+
+    def _pack(self, batch: ProduceBatch) -> bytearray:
+        assert batch.records is not None
+        packed = build_batch(batch.records, self._compression)
+        self.sent_bytes.observe(len(packed))
+        return packed
+
+    def _divide(
+        self, batch: ProduceBatch, packed: Batch, faults: Mapping[int, PixyError]
+    ) -> list[DividedPart]:
+        """Divide a batch in flight; see `DivisibleDone.divide`."""
+        parts, refused = divided(batch, packed, faults)
+        batch.accumulator.in_flight += len(parts) + len(refused) - 1
+        self._loop.call_soon(self._refuse, deque(refused))
+        return [DividedPart(self._pack(part), len(part.dones), self._done(part)) for part in parts]
+
+    def _refuse(self, refused: deque[tuple[ProduceBatch, PixyError]]) -> None:
+        """Answer records that are at fault, each of which may have an error of its own."""
+        for _ in range(min(len(refused), _BATCHES_PER_ITERATION)):
+            part, error = refused.popleft()
+            self._appended(part, -1, error)
+        if refused:
+            self._loop.call_soon(self._refuse, refused)
 
     def _appended(self, batch: ProduceBatch, base_offset: int, error: PixyError | None) -> None:
         accumulator, dones, waiters, size, _, until = batch
-        if until:
-            was_kept, accumulator.trying = accumulator.trying, False
-            if error is not None and self._kept.may_keep(batch, error):
-                dones, waiters, size = self._kept.keep(batch, error, first=was_kept)
+        if until and error is not None and self._kept.may_keep(batch, error):
+            dones, waiters, size = self._kept.keep(batch, error)
         if len(dones) > _ANSWERS_PER_ITERATION:
             at = slice(_ANSWERS_PER_ITERATION, None)
             rest = ProduceBatch(accumulator, dones[at], waiters[at], size, None, 0.0)

@@ -64,10 +64,8 @@ class KeptRecords:
             return asynchronous < len(batch.dones)
         return isinstance(error, Unavailable) and not isinstance(error, ShuttingDown)
 
-    def keep(
-        self, batch: ProduceBatch, error: PixyError, *, first: bool
-    ) -> tuple[list[ProduceDone | None], list[Any], int]:
-        """Keep the asynchronous records of a batch, before or behind those that are kept.
+    def keep(self, batch: ProduceBatch, error: PixyError) -> tuple[list[ProduceDone | None], list[Any], int]:
+        """Keep the asynchronous records of a batch, in the order of the flush.
 
         Returns:
             The others, which count as one more batch in flight: callbacks, callers and size.
@@ -78,7 +76,7 @@ class KeptRecords:
         kept_bytes = sum(map(record_size, kept))
         nobody: list[ProduceDone | None] = [None] * len(kept)
         keep = ProduceBatch(accumulator, nobody, nobody, kept_bytes, kept, until)
-        accumulator.kept.insert(0 if first else len(accumulator.kept), keep)
+        accumulator.kept.insert(len(accumulator.kept) - accumulator.behind, keep)
         accumulator.fault = error
         accumulator.in_flight += 1
         asked = [at for at, done in enumerate(dones) if done is not None]
@@ -105,10 +103,10 @@ class KeptRecords:
         accumulator.retry = None
         if self._stopped:
             return
-        batch = accumulator.kept.pop(0)
+        batch = accumulator.kept.popleft()
+        accumulator.behind = len(accumulator.kept)
         left_s = batch.until - self._monotonic()
         if left_s > 0:
-            accumulator.trying = True
             self._send(batch, self._limit_s - left_s)
         else:
             assert accumulator.fault is not None

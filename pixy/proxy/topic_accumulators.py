@@ -1,6 +1,7 @@
 """The accumulated records of a topic, by partition."""
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -78,6 +79,7 @@ class PartitionAccumulator:
         "asynchronous",
         "backoff",
         "batch_bytes",
+        "behind",
         "bytes",
         "dirty",
         "dones",
@@ -90,7 +92,6 @@ class PartitionAccumulator:
         "retry",
         "silent",
         "since",
-        "trying",
         "unanswered",
         "unanswered_bytes",
         "waiters",
@@ -118,11 +119,11 @@ class PartitionAccumulator:
         # The partition does not answer; see `silent_partitions`.
         self.silent: SilentRecords | None = None
         # Asynchronous records that failed and are sent again, oldest first.
-        self.kept: list[ProduceBatch] = []
+        self.kept: deque[ProduceBatch] = deque()
+        # Those behind the batch that was tried last. Invariant: 0 without kept ones.
+        self.behind = 0
         # The next attempt. Invariant: None unless all batches in flight are kept.
         self.retry: asyncio.TimerHandle | None = None
-        # The oldest kept batch is in flight. Invariant: then it is not in the list.
-        self.trying = False
         # The last failure, and the pauses after failures. Invariant: set while batches are kept.
         self.fault: PixyError | None = None
         self.backoff: Backoff | None = None

@@ -6,6 +6,7 @@ clusters do at bad moments:
 
 - `hold_appends`, `release_appends`: slow appends;
 - `fail_appends`, `fail_fetches`: errors for the next n calls;
+- `refuse_records`: records that make it refuse their batch;
 - `add_control_batch`, `add_gap`, `compact`: offsets without a record;
 - `move_log_begin`: retention; `corrupt`: a corrupt batch; `damage`: a partition that serves nothing
   any more;
@@ -33,6 +34,7 @@ from pixy.backend import (
     AppendDone,
     Assignment,
     ClusterStatus,
+    DivisibleDone,
     FetchResult,
     OffsetCommit,
     OffsetRange,
@@ -64,10 +66,12 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.records import (
+    Record,
     build_control_batch,
     check_batch,
     check_topic_name,
     read_header,
+    read_records,
 )
 from pixy.staging import NO_CLIENT, StageClient
 from tests.fakes.groups import Callbacks, FakeGroups, FakeMembership, Joining
@@ -132,6 +136,8 @@ class FakeBackend:
         # Number of appends that may be answered, None for all.
         self._answerable: int | None = None
         self._append_errors: deque[PixyError] = deque()
+        self._refused_records: Callable[[Sequence[Record]], Mapping[int, PixyError]] = lambda _: {}
+        self._names_records = False
         self._fetch_errors: deque[PixyError] = deque()
         # Failing calls and blocking calls, by name.
         self.failures: dict[str, PixyError] = {}
@@ -314,10 +320,24 @@ class FakeBackend:
                 self._answerable -= 1
             append = self._appends.popleft()
             error = append.error or append.log.refusal
-            if error is not None:
-                append.done(-1, error)
+            if error is None:
+                self._write(append)
             else:
-                append.done(append.log.append_batch(append.batch), None)
+                append.done(-1, error)
+
+    def _write(self, append: _Append) -> None:
+        records = list(read_records(append.batch))
+        faults = self._refused_records(records)
+        if not faults:
+            append.done(append.log.append_batch(append.batch), None)
+        elif len(records) == 1 or not isinstance(append.done, DivisibleDone):
+            append.done(-1, faults[0])
+        else:
+            parts = append.done.divide(append.batch, faults if self._names_records else {})
+            self.ages += [0.0] * len(parts)
+            self._appends.extendleft(
+                _Append(append.log, part.batch, part.done, None) for part in reversed(parts)
+            )
 
     async def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
@@ -539,6 +559,17 @@ class FakeBackend:
     def fail_appends(self, error: PixyError, appends: int = 1) -> None:
         """Answer the next `appends` appends with an error, in order, and write nothing."""
         self._append_errors.extend([error] * appends)
+
+    def refuse_records(
+        self, faults: Callable[[Sequence[Record]], Mapping[int, PixyError]], *, named: bool
+    ) -> None:
+        """Refuse batches because of some of their records.
+
+        Args:
+            faults: the errors of the records of a batch that are at fault, by number.
+            named: callers are told which these are.
+        """
+        self._refused_records, self._names_records = faults, named
 
     def heal_appends(self) -> None:
         """Answer no further appends with an error."""

@@ -30,16 +30,20 @@ UNKNOWN_SERVER_ERROR = -1
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 REQUEST_TIMED_OUT = 7
+MESSAGE_TOO_LARGE = 10
+RECORD_LIST_TOO_LARGE = 18
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+INVALID_TIMESTAMP = 32
 TOPIC_ALREADY_EXISTS = 36
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
 INVALID_PRODUCER_EPOCH = 47
-UNKNOWN_PRODUCER_ID = 59
-PRODUCER_FENCED = 90
 CONCURRENT_TRANSACTIONS = 51
 OPERATION_NOT_ATTEMPTED = 55
+UNKNOWN_PRODUCER_ID = 59
+INVALID_RECORD = 87
 UNSTABLE_OFFSET_COMMIT = 88
+PRODUCER_FENCED = 90
 UNKNOWN_TOPIC_ID = 100
 
 _ERRORS: dict[int, type[PixyError]] = {
@@ -50,14 +54,14 @@ _ERRORS: dict[int, type[PixyError]] = {
     REQUEST_TIMED_OUT: DeadlineExceeded,
     8: Unavailable,
     9: Unavailable,
-    10: MessageTooLarge,
+    MESSAGE_TOO_LARGE: MessageTooLarge,
     12: InvalidArgument,
     13: Unavailable,
     14: Unavailable,
     15: Unavailable,
     16: Unavailable,
     17: InvalidTopic,
-    18: MessageTooLarge,
+    RECORD_LIST_TOO_LARGE: MessageTooLarge,
     19: Unavailable,
     NOT_ENOUGH_REPLICAS_AFTER_APPEND: Unavailable,
     22: Unavailable,
@@ -66,7 +70,7 @@ _ERRORS: dict[int, type[PixyError]] = {
     25: Unavailable,
     26: InvalidArgument,
     27: Unavailable,
-    32: InvalidArgument,
+    INVALID_TIMESTAMP: InvalidArgument,
     TOPIC_ALREADY_EXISTS: TopicExists,
     37: InvalidArgument,
     38: InvalidArgument,
@@ -89,7 +93,7 @@ _ERRORS: dict[int, type[PixyError]] = {
     75: Unavailable,
     78: Unavailable,
     86: FailedPrecondition,
-    87: InvalidArgument,
+    INVALID_RECORD: InvalidArgument,
     UNSTABLE_OFFSET_COMMIT: Unavailable,
     89: ResourceExhausted,
     PRODUCER_FENCED: Unavailable,
@@ -103,7 +107,7 @@ _NAMES = {
     74: "FencedLeaderEpoch",
     75: "UnknownLeaderEpoch",
     78: "OffsetNotAvailable",
-    87: "InvalidRecord",
+    INVALID_RECORD: "InvalidRecord",
     UNSTABLE_OFFSET_COMMIT: "UnstableOffsetCommit",
     89: "ThrottlingQuotaExceeded",
     PRODUCER_FENCED: "ProducerFenced",
@@ -117,7 +121,13 @@ _TOO_LARGE = (
 )
 _TIMEOUT = "kafka.transaction_timeout is longer than transaction.max.timeout.ms of the brokers"
 _CONSUMED = "it has consumers"
-_REASONS = {10: _TOO_LARGE, 18: _TOO_LARGE, 50: _TIMEOUT, 68: _CONSUMED, 86: _CONSUMED}
+_REASONS = {
+    MESSAGE_TOO_LARGE: _TOO_LARGE,
+    RECORD_LIST_TOO_LARGE: _TOO_LARGE,
+    50: _TIMEOUT,
+    68: _CONSUMED,
+    86: _CONSUMED,
+}
 """Reasons for codes without a helpful name."""
 
 

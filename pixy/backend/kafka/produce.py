@@ -18,6 +18,12 @@ attempts end earlier, so that a broker that hangs leaves time for its successor.
     an attempt was sent, its outcome is unknown        DeadlineExceeded, with the last reason
     refused for good (too large, not allowed, ...)     that error, at once
 
+A batch of several callers that is refused because of some of its records is divided
+(`DivisibleDone`), in the place where it is, with the time that it has left. Nothing of it was
+written, so its first part gets its sequence. Unless an attempt without a response was written, and
+only the next one refused, as the options of the topic have changed: then the broker does not accept
+the sequence of the part, and none is written again.
+
 With a `TransactionalId` the batches belong to its transaction: id and epoch are the transaction's.
 A broker that disagrees about them, or a batch with an unknown outcome, is an error, and the owner
 aborts.
@@ -29,7 +35,7 @@ accumulating makes fewer, larger requests.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
@@ -41,9 +47,13 @@ from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import (
     DUPLICATE_SEQUENCE_NUMBER,
     INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    MESSAGE_TOO_LARGE,
     NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     PRODUCER_FENCED,
+    RECORD_LIST_TOO_LARGE,
     REQUEST_TIMED_OUT,
     UNKNOWN_PRODUCER_ID,
     UNKNOWN_SERVER_ERROR,
@@ -55,7 +65,7 @@ from pixy.backend.kafka.errors import (
 )
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, ProducerId
-from pixy.backend.protocol import AppendDone, TopicPartition
+from pixy.backend.protocol import AppendDone, DivisibleDone, TopicPartition
 from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import internal_error
 from pixy.kafka_protocol.messages import PRODUCE
@@ -76,11 +86,12 @@ _SEQUENCES = 2**31
 _ATTEMPTS_MIN = 3
 """Attempts without a response that fit into `delivery_timeout_s`."""
 _ATTEMPT_MIN_S = 0.2
-_MISSING = (UNKNOWN_SERVER_ERROR, -1, "the answer lacks the partition")
 _MAYBE_WRITTEN = frozenset({REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 _OUT_OF_STEP = frozenset(
     {OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID, PRODUCER_FENCED}
 )
+_OF_RECORDS = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD})
+"""Some records of the batch are at fault, or it has too many."""
 
 
 class TransactionalId(NamedTuple):
@@ -88,6 +99,23 @@ class TransactionalId(NamedTuple):
 
     name: str
     producer: ProducerId
+
+
+class _PartitionAnswer(NamedTuple):
+    """The response for one partition.
+
+    Attributes:
+        record_errors: numbers of the records at fault, with the broker's reasons (KIP-467); empty
+            if it does not name them.
+    """
+
+    code: int
+    offset: int
+    message: str | None
+    record_errors: Mapping[int, str | None]
+
+
+_MISSING = _PartitionAnswer(UNKNOWN_SERVER_ERROR, -1, "the answer lacks the partition", {})
 
 
 class Producer:
@@ -260,7 +288,7 @@ class Producer:
             self._client.request_refresh({queue.partition.topic for queue in queues})
         else:
             for queue in queues:
-                self._answered(queue, *answers.get(queue.partition, _MISSING))
+                self._answered(queue, answers.get(queue.partition, _MISSING))
 
     def _drop_late(self, queues: Iterable[ProduceQueue]) -> list[ProduceQueue]:
         """Drop batches that were answered while their request was prepared: they must not be
@@ -276,8 +304,8 @@ class Producer:
 
     async def _exchange(
         self, leader: int, queues: list[ProduceQueue]
-    ) -> dict[TopicPartition, tuple[int, int, str | None]]:
-        """Code, offset and message of each partition in the response.
+    ) -> dict[TopicPartition, _PartitionAnswer]:
+        """The response for each partition.
 
         Does not suspend before the batches are sent.
         """
@@ -285,9 +313,9 @@ class Producer:
             queue.sent = True
         answer = await self._client.send(leader, self._request(queues), self._purpose, self._attempt_s)
         return {
-            TopicPartition(topic, number): (error, offset, message)
+            TopicPartition(topic, number): _PartitionAnswer(error, offset, message, dict(record_errors))
             for topic, partitions in answer.topics
-            for number, error, offset, _, _, _, message in partitions
+            for number, error, offset, _, _, record_errors, message in partitions
         }
 
     def _request(self, queues: Iterable[ProduceQueue]) -> Any:
@@ -322,23 +350,27 @@ class Producer:
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _answered(self, queue: ProduceQueue, code: int, offset: int, message: str | None) -> None:
+    def _answered(self, queue: ProduceQueue, answer: _PartitionAnswer) -> None:
         """Handle the result of the first batch."""
+        code, pending = answer.code, queue.pending[0]
+        reason = answer.message or code_name(code)
         if code == 0:
-            pending = queue.pending[0]
             queue.sequence = (queue.sequence + pending.records) % _SEQUENCES
-            self._settle(queue, offset, None)
+            queue.part_written()
+            self._settle(queue, answer.offset, None)
+        elif code in _OUT_OF_STEP and pending.whole_maybe_written:
+            self._whole_written(queue)
         elif code in _OUT_OF_STEP and self._transactional_id is None:
             # It is not in the log, else the broker would have detected a duplicate.
             self._start_over(queue)
-            queue.pending[0].maybe_written = False
-            self._failed(queue, message or code_name(code), maybe_written=False)
+            pending.maybe_written = False
+            self._failed(queue, reason, maybe_written=False)
         elif is_retriable(code) and code not in _OUT_OF_STEP:
             if is_stale(code):
                 self._client.request_refresh([queue.partition.topic])
-            self._failed(queue, message or code_name(code), maybe_written=code in _MAYBE_WRITTEN)
-        else:
-            self._refused(queue, code, message)
+            self._failed(queue, reason, maybe_written=code in _MAYBE_WRITTEN)
+        elif not self._maybe_divide(queue, answer):
+            self._refused(queue, answer)
 
     def _fail_in_flight(self, queues: Iterable[ProduceQueue], error: PixyError) -> None:
         """Fail batches with an unknown outcome after a bug, without a retry; their partitions start
@@ -349,19 +381,62 @@ class Producer:
                 self._start_over(queue)
                 self._settle(queue, -1, error)
 
-    def _refused(self, queue: ProduceQueue, code: int, message: str | None) -> None:
+    def _maybe_divide(self, queue: ProduceQueue, answer: _PartitionAnswer) -> bool:
+        """Replace a refused batch by its parts; False if its answer is that of all its records."""
+        pending = queue.pending[0]
+        if (
+            answer.code not in _OF_RECORDS
+            or pending.records == 1
+            or pending.answered
+            or not isinstance(pending.done, DivisibleDone)
+            or self._is_gone(queue)
+        ):
+            return False
+        faults = {
+            record: self._refusal(queue, answer, message)
+            for record, message in answer.record_errors.items()
+            if 0 <= record < pending.records
+        }
+        parts = pending.done.divide(pending.batch, faults)
+        if not parts and queue.in_doubt:
+            self._start_over(queue)
+        self._take_first(queue)
+        for part in reversed(parts):
+            self.buffered_bytes += len(part.batch)
+            divided = PendingBatch(part.batch, part.records, part.done, pending.deadline, pending.limit_s)
+            divided.whole_maybe_written = pending.maybe_written or pending.whole_maybe_written
+            queue.pending.appendleft(divided)
+        if not self.buffered_bytes:
+            self._empty.set()
+        self._make_ready(queue)
+        return True
+
+    def _refusal(self, queue: ProduceQueue, answer: _PartitionAnswer, message: str | None) -> PixyError:
         topic, number = queue.partition
-        if code == DUPLICATE_SEQUENCE_NUMBER:
+        return error_for_code(answer.code, f"cannot write to {topic}-{number}", message or answer.message)
+
+    def _refused(self, queue: ProduceQueue, answer: _PartitionAnswer) -> None:
+        if answer.code == DUPLICATE_SEQUENCE_NUMBER:
             self._start_over(queue)
-            self._settle(
-                queue,
-                -1,
-                Internal(f"the batch was written to {topic}-{number}, but Kafka did not return its offset"),
-            )
+            self._settle(queue, -1, self._without_offset(queue))
             return
-        if queue.pending[0].maybe_written or code == UNKNOWN_SERVER_ERROR:
+        if queue.in_doubt or answer.code == UNKNOWN_SERVER_ERROR:
             self._start_over(queue)
-        self._settle(queue, -1, error_for_code(code, f"cannot write to {topic}-{number}", message))
+        message = next(iter(answer.record_errors.values()), None)
+        self._settle(queue, -1, self._refusal(queue, answer, message))
+
+    def _whole_written(self, queue: ProduceQueue) -> None:
+        """The first batch, and some behind it, are parts of one that was written before it was
+        divided.
+        """
+        self._start_over(queue)
+        while queue.pending and queue.pending[0].whole_maybe_written:
+            self._settle(queue, -1, self._without_offset(queue))
+
+    @staticmethod
+    def _without_offset(queue: ProduceQueue) -> Internal:
+        topic, number = queue.partition
+        return Internal(f"the batch was written to {topic}-{number}, but Kafka did not return its offset")
 
     def _failed(self, queue: ProduceQueue, reason: str, maybe_written: bool) -> None:
         """An attempt failed: retry the batch unless its time is over."""
@@ -394,13 +469,7 @@ class Producer:
 
     def _settle(self, queue: ProduceQueue, offset: int, error: PixyError | None) -> None:
         """The first batch is answered; the next one is due."""
-        pending = queue.pending.popleft()
-        self._ready.pop(queue, None)
-        queue.in_flight = False
-        queue.reason = ""
-        queue.backoff.reset()
-        queue.not_before = 0.0
-        self.buffered_bytes -= len(pending.batch)
+        pending = self._take_first(queue)
         if self._is_gone(queue):
             self._answer(pending, offset, error)
             self._fail_all(queue)
@@ -408,6 +477,16 @@ class Producer:
         if queue.pending:
             self._make_ready(queue)
         self._answer(pending, offset, error)
+
+    def _take_first(self, queue: ProduceQueue) -> PendingBatch:
+        pending = queue.pending.popleft()
+        self._ready.pop(queue, None)
+        queue.in_flight = False
+        queue.reason = ""
+        queue.backoff.reset()
+        queue.not_before = 0.0
+        self.buffered_bytes -= len(pending.batch)
+        return pending
 
     def _answer(self, pending: PendingBatch, offset: int, error: PixyError | None) -> None:
         if not pending.answered:
@@ -455,7 +534,7 @@ class Producer:
     def _give_up(self, queue: ProduceQueue) -> None:
         """Answer the first batch without another attempt."""
         pending = queue.pending[0]
-        if pending.maybe_written:
+        if queue.in_doubt:
             self._start_over(queue)
         gone = self._is_gone(queue)
         self._settle(queue, -1, self._deleted(queue) if gone else self._time_is_over(queue, pending))

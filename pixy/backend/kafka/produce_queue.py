@@ -19,7 +19,17 @@ class ProducerId(NamedTuple):
 class PendingBatch:
     """An unanswered batch."""
 
-    __slots__ = ("answered", "batch", "deadline", "done", "limit_s", "maybe_written", "records", "sequenced")
+    __slots__ = (
+        "answered",
+        "batch",
+        "deadline",
+        "done",
+        "limit_s",
+        "maybe_written",
+        "records",
+        "sequenced",
+        "whole_maybe_written",
+    )
 
     def __init__(
         self, batch: bytearray, records: int, done: AppendDone, deadline: float, limit_s: float
@@ -34,6 +44,8 @@ class PendingBatch:
         self.sequenced = False
         # An attempt without a response may have been written.
         self.maybe_written = False
+        # It is a part of a batch that may have been written as a whole, until a part is written.
+        self.whole_maybe_written = False
         # Its time ran out while it was in flight.
         self.answered = False
 
@@ -83,3 +95,20 @@ class ProduceQueue:
         """The deadline of a batch with the common limit: such batches are answered in order."""
         self._deadline = max(deadline, self._deadline if self.pending else 0.0)
         return self._deadline
+
+    @property
+    def in_doubt(self) -> bool:
+        """True if the sequence may have been used, and no batch behind the first one will tell."""
+        first = self.pending[0]
+        return first.maybe_written or (
+            first.whole_maybe_written and not (len(self.pending) > 1 and self.pending[1].whole_maybe_written)
+        )
+
+    def part_written(self) -> None:
+        """The first batch was written. If it is a part, the whole was not: the broker would not
+        have accepted its sequence.
+        """
+        for pending in self.pending:
+            if not pending.whole_maybe_written:
+                return
+            pending.whole_maybe_written = False

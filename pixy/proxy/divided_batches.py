@@ -1,0 +1,93 @@
+"""Division of a batch that the backend refuses because of some of its records.
+
+Records of several clients share a batch, so one that the cluster does not accept must not fail the
+others. If the backend knows which ones are at fault, all others become one part; else the batch is
+halved, until what is refused is a single record: about two requests for each doubling of the
+number of records, and each record at fault.
+
+The records are decoded from the batch: to keep them for this would double the memory of what is in
+flight.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from pixy.backend import Batch, DividedPart
+from pixy.errors import PixyError
+from pixy.proxy.topic_accumulators import ProduceBatch, record_size
+from pixy.records import NewRecordFields, read_records
+
+__all__ = ["BatchDone", "Divided", "divided"]
+
+
+class Divided(NamedTuple):
+    """The parts of a batch.
+
+    Attributes:
+        parts: what is to be written, in order.
+        refused: records at fault, with their error.
+    """
+
+    parts: list[ProduceBatch]
+    refused: list[tuple[ProduceBatch, PixyError]]
+
+
+class BatchDone:
+    """The `DivisibleDone` of a batch.
+
+    Args:
+        batch: the batch.
+        appended: called with the batch and its answer.
+        divide: called with the batch, and the arguments of `divide`.
+    """
+
+    __slots__ = ("_appended", "_batch", "_divide")
+
+    def __init__(
+        self,
+        batch: ProduceBatch,
+        appended: Callable[[ProduceBatch, int, PixyError | None], None],
+        divide: Callable[[ProduceBatch, Batch, Mapping[int, PixyError]], Sequence[DividedPart]],
+    ) -> None:
+        self._batch = batch
+        self._appended = appended
+        self._divide = divide
+
+    def __call__(self, base_offset: int, error: PixyError | None) -> None:
+        self._appended(self._batch, base_offset, error)
+
+    def divide(self, batch: Batch, faults: Mapping[int, PixyError]) -> Sequence[DividedPart]:
+        """See `DivisibleDone`."""
+        return self._divide(self._batch, batch, faults)
+
+
+def divided(batch: ProduceBatch, packed: Batch, faults: Mapping[int, PixyError]) -> Divided:
+    """The parts of a batch, with their records; see `DivisibleDone.divide`.
+
+    Records with equal errors are one part of the refused.
+    """
+    records: list[NewRecordFields] = [
+        (each.key, each.value, each.headers, each.timestamp) for each in read_records(packed)
+    ]
+    count = len(records)
+    if not faults:
+        halves = [range(count // 2), range(count // 2, count)]
+        return Divided([_part(batch, records, half) for half in halves], [])
+    at_fault: dict[str, list[int]] = {}
+    for number in sorted(faults):
+        at_fault.setdefault(str(faults[number]), []).append(number)
+    refused = [(_part(batch, records, part), faults[part[0]]) for part in at_fault.values()]
+    others = [number for number in range(count) if number not in faults]
+    return Divided([_part(batch, records, others)] if others else [], refused)
+
+
+def _part(batch: ProduceBatch, records: Sequence[NewRecordFields], numbers: Sequence[int]) -> ProduceBatch:
+    chosen = [records[number] for number in numbers]
+    return ProduceBatch(
+        batch.accumulator,
+        [batch.dones[number] for number in numbers],
+        [batch.waiters[number] for number in numbers],
+        sum(map(record_size, chosen)),
+        chosen,
+        batch.until,
+    )

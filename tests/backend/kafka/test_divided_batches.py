@@ -1,0 +1,200 @@
+"""Kafka refuses a batch because of some of its records: the others of the batch, which are of other
+clients, are written, once and in their order.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pixy.backend import Backend, TopicPartition
+from pixy.backend.kafka import KafkaBackend
+from pixy.clock import SystemClock
+from pixy.config import ProducerConfig
+from pixy.errors import Internal, InvalidArgument, MessageTooLarge, PixyError
+from pixy.proxy.accumulator import Accumulators
+from pixy.records import Record, make_partitioner
+from tests.conformance.support import fetch_now, values
+from tests.fakes.idempotent_log import IdempotentLog
+from tests.kafka.backends import open_kafka, staging_place
+from tests.kafka.cluster import KafkaCluster
+
+PATIENCE_S = 120.0
+MESSAGE_TOO_LARGE, INVALID_RECORD = 10, 87
+SIZE_MAX = 60
+"""Bytes of the values of a batch that a scripted broker takes."""
+
+
+class Clients:
+    """Clients of one partition, each with one message."""
+
+    def __init__(self, backend: Backend, topic: str, options: ProducerConfig | None = None) -> None:
+        self._backend = backend
+        self._topic = topic
+        self.faults: list[BaseException] = []
+        options = options or ProducerConfig(timeout=600.0)
+        partitioner = make_partitioner(options.partitioner, Random(1))
+        self.accumulators = Accumulators(backend, options, partitioner, SystemClock(), self.faults.append)
+        self.answers: dict[bytes, int | PixyError | None] = {}
+
+    def send(self, value: bytes, *, sync: bool = True, key: bytes | None = b"key") -> None:
+        def done(_: Any, __: int, offset: int, error: PixyError | None) -> None:
+            assert value not in self.answers
+            self.answers[value] = error or (offset if sync else None)
+
+        topic = self._backend.topic(self._topic)
+        assert topic is not None
+        self.accumulators.append(topic, key, value, (), len(value) + len(key or b""), done, None, sync)
+
+    async def answered(self) -> None:
+        await self.accumulators.drained()
+        assert not self.faults
+        assert self.accumulators.buffered_bytes == 0
+
+
+@asynccontextmanager
+async def open_clients(log: IdempotentLog, directory: Path) -> AsyncIterator[Clients]:
+    options = log.options(delivery_timeout_s=600.0, retry_backoff_s=0.1)
+    backend = KafkaBackend(options, staging_place(directory / "none"), dial=log.dial)
+    await backend.start()
+    try:
+        clients = Clients(backend, "t")
+        yield clients
+        await clients.answered()
+        assert backend._producer.buffered_bytes == 0
+    finally:
+        await backend.stop()
+
+
+def judge_naming(records: Sequence[Record]) -> tuple[int, Mapping[int, str]]:
+    """Values that begin with "bad" are at fault, and named."""
+    faults = {
+        number: f"no {record.value!r}"
+        for number, record in enumerate(records)
+        if (record.value or b"").startswith(b"bad")
+    }
+    return (INVALID_RECORD if faults else 0), faults
+
+
+def judge_bytes(records: Sequence[Record]) -> tuple[int, Mapping[int, str]]:
+    """Batches of more than `SIZE_MAX` bytes are too large."""
+    return (MESSAGE_TOO_LARGE if sum(len(each.value or b"") for each in records) > SIZE_MAX else 0), {}
+
+
+def judge_both(records: Sequence[Record]) -> tuple[int, Mapping[int, str]]:
+    return judge_bytes(records) if judge_bytes(records)[0] else judge_naming(records)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_others_are_written_once_and_in_order_whatever_breaks(
+    virtual: asyncio.Runner, tmp_path: Path, seed: int
+) -> None:
+    virtual.run(_break_often(Random(seed), tmp_path))
+
+
+async def _break_often(rng: Random, directory: Path) -> None:
+    log = IdempotentLog()
+    log.judge = judge_both
+    breaks = rng.choice([0.0, 0.2, 0.5])
+
+    def maybe_break() -> None:
+        if rng.random() < breaks:
+            log.cut()
+
+    log.before = log.after = maybe_break
+    good: list[bytes] = []
+    bad: list[bytes] = []
+    async with open_clients(log, directory) as clients:
+        for number in range(80):
+            kind = rng.choice(["good", "good", "good", "bad", "large"])
+            value = {"good": b"%d", "bad": b"bad %d", "large": b"%d" + bytes(SIZE_MAX)}[kind] % number
+            (good if kind == "good" else bad).append(value)
+            clients.send(value, sync=rng.random() < 0.6)
+            if rng.random() < 0.2:
+                await asyncio.sleep(rng.choice([0.001, 0.1, 1.0]))
+        await clients.answered()
+    assert log.values == good
+    for value, answer in clients.answers.items():
+        if value in good:
+            assert answer in {None, good.index(value)}
+        else:
+            assert answer is None or isinstance(answer, InvalidArgument)
+    assert clients.accumulators.lost == sum(clients.answers[value] is None for value in bad)
+
+
+def test_the_reason_is_that_of_the_record(virtual: asyncio.Runner, tmp_path: Path) -> None:
+    virtual.run(_reasons(tmp_path))
+
+
+async def _reasons(directory: Path) -> None:
+    log = IdempotentLog()
+    log.judge = judge_naming
+    async with open_clients(log, directory) as clients:
+        for value in (b"1", b"bad 1", b"bad 2", b"2"):
+            clients.send(value)
+    assert (clients.answers[b"1"], clients.answers[b"2"]) == (0, 1)
+    assert "no b'bad 1'" in str(clients.answers[b"bad 1"])
+    assert "no b'bad 2'" in str(clients.answers[b"bad 2"])
+
+
+def test_what_was_written_without_an_answer_and_then_refused_is_not_written_again(
+    virtual: asyncio.Runner, tmp_path: Path
+) -> None:
+    virtual.run(_written_and_refused(tmp_path))
+
+
+async def _written_and_refused(directory: Path) -> None:
+    """The options of the topic change between the attempts."""
+    log = IdempotentLog()
+
+    def lose_the_answer() -> None:
+        if len(log.values) > 1:
+            log.after = lambda: None
+            log.judge = judge_bytes
+            log.cut()
+
+    log.after = lose_the_answer
+    async with open_clients(log, directory) as clients:
+        clients.send(b"first")
+        await clients.answered()
+        sent = [b"%d" % number + bytes(20) for number in range(4)]
+        for value in sent:
+            clients.send(value)
+        await clients.answered()
+        clients.send(b"next")
+    assert log.values == [b"first", *sent, b"next"]
+    assert {type(clients.answers[value]) for value in sent} == {Internal}
+    assert "Kafka did not return its offset" in str(clients.answers[sent[0]])
+    assert clients.answers[b"next"] == 5
+
+
+@pytest.mark.process
+async def test_messages_that_kafka_refuses_fail_alone(
+    kafka: KafkaCluster, kafka_name: Callable[[str], str]
+) -> None:
+    """A compacted topic takes no message without a key, and this one no large batch."""
+    options = ProducerConfig(timeout=PATIENCE_S, flush_frequency=0.01)
+    topic = kafka_name("divided")
+    async with open_kafka(kafka, delivery_timeout_s=PATIENCE_S) as backend:
+        await backend.create_topic(topic, 1, {"cleanup_policy": "compact", "max_message_bytes": "3000"})
+        clients = Clients(backend, topic, options)
+        large = b"large" + bytes(4000)
+        good = [b"%d" % number + bytes(200) for number in range(40)]
+        for number, value in enumerate(good):
+            if number == 7:
+                clients.send(b"no key", key=None)
+            if number == 23:
+                clients.send(large)
+            clients.send(value, sync=number % 2 == 0)
+        async with asyncio.timeout(PATIENCE_S):
+            await clients.answered()
+        written = await fetch_now(backend, TopicPartition(topic, 0), 0)
+    assert values(written) == good
+    assert [clients.answers[value] for value in good[::2]] == list(range(0, 40, 2))
+    assert clients.accumulators.lost == 0
+    assert isinstance(clients.answers[large], MessageTooLarge)
+    assert "without key" in str(clients.answers[b"no key"]).lower()
