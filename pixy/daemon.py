@@ -479,7 +479,14 @@ class Daemon:
             neighbours = Neighbours(options, self._peers.channel)
         return KafkaBackend(
             KafkaOptions.from_config(config, client_id),
-            StagingPlace(RealDisk(), directory, ThreadWorker, self._clock, config.staging),
+            StagingPlace(
+                RealDisk(),
+                directory,
+                ThreadWorker,
+                self._clock,
+                config.staging,
+                self._config.client_share_percent,
+            ),
             self._faults.note,
             on_storage_fault=self.on_fault,
             neighbours=neighbours,

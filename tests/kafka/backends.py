@@ -32,9 +32,13 @@ async def start_again(cluster: KafkaCluster, *node_ids: int) -> None:
     await asyncio.to_thread(cluster.wait_ready)
 
 
-def staging_place(directory: Path, config: StagingConfig | None = None) -> StagingPlace:
+def staging_place(
+    directory: Path, config: StagingConfig | None = None, client_share_percent: int = 100
+) -> StagingPlace:
     """A staging place in a directory."""
-    return StagingPlace(RealDisk(), directory, ThreadWorker, SystemClock(), config or StagingConfig())
+    return StagingPlace(
+        RealDisk(), directory, ThreadWorker, SystemClock(), config or StagingConfig(), client_share_percent
+    )
 
 
 def make_kafka(

@@ -26,7 +26,8 @@ the sequence of the part, and none is written again.
 
 With a `TransactionalId` the batches belong to its transaction: id and epoch are the transaction's.
 A broker that disagrees about them, or a batch with an unknown outcome, is an error, and the owner
-aborts.
+aborts. Nobody waits for a single one of these batches, so the time of each begins when it is the
+first of its partition, however many are before it.
 
 Limits: `buffer_bytes` of queued and in-flight batches; `_REQUEST_BYTES` of one request.
 
@@ -191,7 +192,9 @@ class Producer:
             queue = self._queues[partition] = ProduceQueue(partition, known.topic_id, self._backoff())
         now, limit_s = self._loop.time(), self._options.delivery_timeout_s
         deadline = now + limit_s - age_s
-        if age_s >= 0:
+        if self._transactional_id is not None:
+            deadline = inf if queue.pending else deadline
+        elif age_s >= 0:
             deadline = queue.no_earlier(deadline)
         pending = PendingBatch(batch, records, done, deadline, limit_s - min(age_s, 0.0))
         if deadline <= now:
@@ -204,16 +207,26 @@ class Producer:
         if len(queue.pending) == 1:
             self._make_ready(queue)
 
+    async def written(self) -> None:
+        """Wait until all batches are answered."""
+        await self._empty.wait()
+
+    def give_up(self) -> None:
+        """Answer all batches soon, without further attempts."""
+        self._limit(self._loop.time())
+
+    def _limit(self, latest: float) -> None:
+        for queue in self._queues.values():
+            for pending in queue.pending:
+                pending.deadline = min(pending.deadline, latest)
+        self._watch(latest)
+
     async def stop(self) -> None:
         """Refuse further batches, and return when all others are answered, at their deadlines and
         within `delivery_timeout_s` at the latest.
         """
         self._stopped = True
-        latest = self._loop.time() + self._options.delivery_timeout_s
-        for queue in self._queues.values():
-            for pending in queue.pending:
-                pending.deadline = min(pending.deadline, latest)
-        self._watch(latest)
+        self._limit(self._loop.time() + self._options.delivery_timeout_s)
         await self._empty.wait()
         if self._timer is not None:
             self._timer.cancel()
@@ -475,8 +488,15 @@ class Producer:
             self._fail_all(queue)
             return
         if queue.pending:
+            self._begin(queue.pending[0])
             self._make_ready(queue)
         self._answer(pending, offset, error)
+
+    def _begin(self, pending: PendingBatch) -> None:
+        """A batch is the first of its partition."""
+        if pending.deadline == inf:
+            pending.deadline = self._loop.time() + self._options.delivery_timeout_s
+            self._watch(pending.deadline)
 
     def _take_first(self, queue: ProduceQueue) -> PendingBatch:
         pending = queue.pending.popleft()

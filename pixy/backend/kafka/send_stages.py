@@ -2,7 +2,7 @@
 memory.
 
 Files are read a mebibyte at a time. The first batch that fails ends it: the transaction is lost
-then.
+then, so no other batch is sent any more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,6 +49,7 @@ class StageSender:
         try:
             for partition, part in parts:
                 await self._send_part(partition, part.batches(self._disk))
+            await self._producer.written()
         finally:
             await self._producer.stop()
         if self._failure is not None:
@@ -74,4 +75,6 @@ class StageSender:
         if isinstance(error, DeadlineExceeded):
             # An unwritten batch does no harm: the transaction is not committed.
             error = Unavailable(f"nothing was published: {error}")
-        self._failure = self._failure or error
+        if error is not None and self._failure is None:
+            self._failure = error
+            self._producer.give_up()

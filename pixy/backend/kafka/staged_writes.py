@@ -40,6 +40,7 @@ from pixy.aio.tasks import Tasks
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce import Producer, TransactionalId
+from pixy.backend.kafka.publication_turns import PublicationTurns
 from pixy.backend.kafka.send_stages import STAGES_WINDOW_BYTES, StageSender
 from pixy.backend.kafka.transactions import SinkTransactions, Unsettled
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
@@ -59,7 +60,6 @@ from pixy.records import TopicPartition
 from pixy.staging import (
     KAFKA_CLUSTER_ID,
     NO_CLIENT,
-    PUBLICATIONS_MAX,
     NotNew,
     PieceBatches,
     Sink,
@@ -82,8 +82,6 @@ __all__ = ["KafkaStagedWrites", "StagingPlace"]
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE = 4
-"""Publications that send batches concurrently; others wait."""
 _EXPIRY_CHECK_S = 60.0
 _SETTLE_PAUSE_S = 1.0
 _WHERE = (
@@ -101,6 +99,8 @@ class StagingPlace:
         worker: makes the thread for the files.
         clock: the time, for expiry.
         config: limits and retention. `sink_retention` is Kafka's `offsets.retention.minutes` here.
+        client_share_percent: part of the turns of publications that the clients of one address may
+            have.
     """
 
     disk: Disk
@@ -108,6 +108,7 @@ class StagingPlace:
     worker: MakeWorker
     clock: Clock
     config: StagingConfig
+    client_share_percent: int = 100
 
 
 class KafkaStagedWrites:
@@ -145,14 +146,11 @@ class KafkaStagedWrites:
         self._worker: Worker | None = None
         self._stages: Stages | None = None
         self._expiry: StageExpiry | None = None
-        # Marks by number, of publications with an unknown outcome, or whose stages are being
-        # removed.
-        self._marks: dict[int, PublishStages] = {}
+        # Marks by sink and number, of publications with an unknown outcome, or whose stages are
+        # being removed. Invariant: no sink without marks.
+        self._marks: dict[str, dict[int, PublishStages]] = {}
         self._next_mark = 1
-        # A lock per sink: one publication at a time. Bounded by `PUBLICATIONS_MAX`.
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._publishing = 0
-        self._sending = asyncio.Semaphore(_AT_ONCE)
+        self._turns = PublicationTurns(place.client_share_percent)
         # Topics under deletion; stages and publications for them are refused.
         self._deleting: set[bytes] = set()
         self._stopped = False
@@ -200,10 +198,10 @@ class KafkaStagedWrites:
                     place.config.max_bytes,
                     self._on_storage_fault,
                 )
-                self._marks = dict(
-                    await run_on(self._worker, partial(read_marks, place.disk, self._marks_in))
-                )
-                self._next_mark = max(self._marks, default=0) + 1
+                marks = await run_on(self._worker, partial(read_marks, place.disk, self._marks_in))
+                for number, mark in marks.items():
+                    self._marks.setdefault(mark.sink_id, {})[number] = mark
+                self._next_mark = max(marks, default=0) + 1
                 await stages.recover(KAFKA_CLUSTER_ID)
                 self._expiry = StageExpiry(stages, place.config.expiry, self._now_ms, _may_go)
                 self._stages = stages
@@ -346,22 +344,20 @@ class KafkaStagedWrites:
             replaces_query_id=replaces,
             stage_ids=stage_ids,
         )
-        if self._publishing >= PUBLICATIONS_MAX:
-            raise Unavailable(f"{PUBLICATIONS_MAX} publications are in progress; try again").at_limit(
-                "unfinished publications"
-            )
         if self._expiry is not None:
             self._expiry.touch(command.sink_id)
         outcome: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-        self._publishing += 1
         what = f"publish epoch {command.epoch} of {command.sink_id}"
-        self._tasks.spawn(self._publish_in_turn(command, outcome), what)
+        self._tasks.spawn(self._publish_in_turn(command, client.address, outcome), what)
         return await asyncio.shield(outcome)
 
-    async def _publish_in_turn(self, command: PublishStages, outcome: "asyncio.Future[Published]") -> None:
+    async def _publish_in_turn(
+        self, command: PublishStages, address: str, outcome: "asyncio.Future[Published]"
+    ) -> None:
         try:
-            async with self._turn(command.sink_id):
-                published = await self._publish(command)
+            with self._turns.in_progress(address):
+                async with self._turns.of_sink(command.sink_id):
+                    published = await self._publish(command, address)
         except PixyError as error:
             reject(outcome, error)
             outcome.exception()  # retrieved even if the caller is gone
@@ -372,33 +368,28 @@ class KafkaStagedWrites:
             raise
         else:
             resolve(outcome, published)
-        finally:
-            self._publishing -= 1
 
-    def _turn(self, sink_id: str) -> asyncio.Lock:
-        if len(self._turns) > 2 * PUBLICATIONS_MAX:
-            self._turns = {name: turn for name, turn in self._turns.items() if turn.locked()}
-        return self._turns.setdefault(sink_id, asyncio.Lock())
-
-    async def _publish(self, command: PublishStages) -> Published:
+    async def _publish(self, command: PublishStages, address: str) -> Published:
         sink_id = command.sink_id
-        with suppress(Unsettled):
-            # A repeated or refused call must not fence a publisher.
-            sink = await self._transactions.read(sink_id, wait=False)
+        async with self._turns.preparing(address):
+            with suppress(Unsettled):
+                # A repeated or refused call must not fence a publisher.
+                sink = await self._transactions.read(sink_id, wait=False)
+                if self._is_new(command, sink) is not None:
+                    return await self._answer_again(sink_id, sink)
+                if sink_id not in self._marks:
+                    await self._look_at(command)
+            transaction = await self._transactions.begin(sink_id)
+            sink = await self._transactions.read(sink_id, wait=True)
+            await self._settle(sink_id, sink, final=True)
             if self._is_new(command, sink) is not None:
                 return await self._answer_again(sink_id, sink)
-            if not self._marks_of(sink_id):
-                await self._look_at(command)
-        transaction = await self._transactions.begin(sink_id)
-        sink = await self._transactions.read(sink_id, wait=True)
-        await self._settle(sink_id, sink, final=True)
-        if self._is_new(command, sink) is not None:
-            return await self._answer_again(sink_id, sink)
-        stages = await self._look_at(command)
-        for stage in stages:
-            stage.holders += 1
+            stages = await self._look_at(command)
+            for stage in stages:
+                stage.holders += 1
         try:
-            await self._transact(command, transaction, stages)
+            async with self._turns.sending(address):
+                await self._transact(command, transaction, stages)
         finally:
             for stage in stages:
                 stage.holders -= 1
@@ -454,28 +445,27 @@ class KafkaStagedWrites:
             PixyError: nothing was published; after a failed `commit` that is unknown and settled
                 later.
         """
-        async with self._sending:
-            await self._mark(command)
-            try:
-                await self._transactions.add(
-                    transaction,
-                    [TopicPartition(part.topic, part.partition) for part in merged_parts(stages).values()],
-                )
-                if stages:
-                    await self._send(transaction, stages)
-            except PixyError:
-                with suppress(PixyError):
-                    await self._transactions.abort(transaction)
+        await self._mark(command)
+        try:
+            await self._transactions.add(
+                transaction,
+                [TopicPartition(part.topic, part.partition) for part in merged_parts(stages).values()],
+            )
+            if stages:
+                await self._send(transaction, stages)
+        except PixyError:
+            with suppress(PixyError):
+                await self._transactions.abort(transaction)
+            raise
+        try:
+            await self._transactions.commit(transaction, command.epoch, command.query_id)
+        except PixyError:
+            # The outcome is known once this transaction can no longer be committed.
+            await self._transactions.begin(command.sink_id)
+            sink = await self._transactions.read(command.sink_id, wait=True)
+            if not _has_published(sink, command):
+                await self._settle(command.sink_id, sink, final=True)
                 raise
-            try:
-                await self._transactions.commit(transaction, command.epoch, command.query_id)
-            except PixyError:
-                # The outcome is known once this transaction can no longer be committed.
-                await self._transactions.begin(command.sink_id)
-                sink = await self._transactions.read(command.sink_id, wait=True)
-                if not _has_published(sink, command):
-                    await self._settle(command.sink_id, sink, final=True)
-                    raise
 
     async def _send(self, transaction: TransactionalId, stages: Sequence[Stage]) -> None:
         assert self._stages is not None
@@ -492,9 +482,6 @@ class KafkaStagedWrites:
 
     # --- what is not settled ----------------------------------------------------------------------
 
-    def _marks_of(self, sink_id: str) -> list[int]:
-        return [number for number, mark in self._marks.items() if mark.sink_id == sink_id]
-
     async def _mark(self, command: PublishStages) -> None:
         if not command.stage_ids:
             return
@@ -504,7 +491,7 @@ class KafkaStagedWrites:
             await run_on(self._worker, partial(write_mark, self._place.disk, self._marks_in, number, command))
         except OSError as error:
             raise Unavailable(f"the mark of a publication could not be written: {error}") from error
-        self._marks[number] = command
+        self._marks.setdefault(command.sink_id, {})[number] = command
 
     async def _settle(self, sink_id: str, sink: Sink | None, *, final: bool) -> None:
         """Remove published stages, and the marks that are settled.
@@ -513,8 +500,8 @@ class KafkaStagedWrites:
             sink: the last publication of the sink.
             final: earlier publications can no longer be committed.
         """
-        for number in self._marks_of(sink_id):
-            mark = self._marks[number]
+        marks = self._marks.get(sink_id, {})
+        for number, mark in list(marks.items()):
             if _has_published(sink, mark):
                 names = [StageName(sink_id, stage_id) for stage_id in mark.stage_ids]
                 assert self._stages is not None
@@ -523,16 +510,18 @@ class KafkaStagedWrites:
                 continue
             assert self._worker is not None
             await run_on(self._worker, partial(remove_mark, self._place.disk, self._marks_in, number))
-            del self._marks[number]
+            del marks[number]
+            if not marks:
+                del self._marks[sink_id]
 
     async def _settle_all(self) -> None:
         """Settle the publications of the last process, which aborts its open transactions."""
         await self._client.reached.wait()
-        for sink_id in sorted({mark.sink_id for mark in self._marks.values()}):
+        for sink_id in sorted(self._marks):
             while True:
                 try:
-                    async with self._turn(sink_id):
-                        if self._marks_of(sink_id):
+                    async with self._turns.of_sink(sink_id):
+                        if sink_id in self._marks:
                             await self._transactions.begin(sink_id)
                             await self._settle(
                                 sink_id, await self._transactions.read(sink_id, wait=True), final=True
