@@ -22,6 +22,7 @@ whose partitions other brokers take over before.
 """
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -106,26 +107,49 @@ class _Entry:
 
     __slots__ = ("max_bytes", "offset", "waiters")
 
-    def __init__(self, waiter: _Waiter) -> None:
-        self.offset = waiter.offset
-        self.max_bytes = waiter.max_bytes
-        self.waiters = [waiter]
+    def __init__(self, waiters: list[_Waiter]) -> None:
+        self.offset = waiters[0].offset
+        self.max_bytes = min(waiter.max_bytes for waiter in waiters)
+        self.waiters = waiters
 
 
-_Entries = dict[tuple[bytes, int], _Entry]
+_Key = tuple[bytes, int]
+"""Id of a topic, and number of a partition."""
+_Entries = dict[_Key, _Entry]
 
 
 class _Lane:
     """The fetches from one broker."""
 
     def __init__(self) -> None:
-        # In order of arrival; fetches that returned without data are in front.
-        self.waiting: list[_Waiter] = []
+        # By partition and offset; the offsets in order of arrival, those that returned without data
+        # in front. Invariant: no partition without fetches.
+        self.waiting: dict[_Key, OrderedDict[int, list[_Waiter]]] = {}
         self.free = list(range(_CONNECTIONS))
         # The scheduled next request; it is delayed for other fetches to return.
         self.next_look: asyncio.Handle | None = None
         self.is_put_off = False
         self.tick = 0.0
+
+    def add(self, waiter: _Waiter, *, in_front: bool) -> None:
+        """Queue a fetch."""
+        key = waiter.topic_id, waiter.partition.partition
+        offsets = self.waiting.setdefault(key, OrderedDict())
+        offsets.setdefault(waiter.offset, []).append(waiter)
+        if in_front:
+            offsets.move_to_end(waiter.offset, last=False)
+
+    def take(self) -> _Entries:
+        """Take the fetches that fit into one request: of each partition the first offset."""
+        entries: _Entries = {}
+        for key, offsets in list(self.waiting.items()):
+            while offsets and key not in entries:
+                _, waiters = offsets.popitem(last=False)
+                if waiters := [each for each in waiters if not each.result.done()]:
+                    entries[key] = _Entry(waiters)
+            if not offsets:
+                del self.waiting[key]
+        return entries
 
 
 class KafkaFetcher:
@@ -186,7 +210,7 @@ class KafkaFetcher:
         lane = self._lanes.get(leader)
         if lane is None:
             lane = self._lanes[leader] = _Lane()
-        lane.waiting.insert(0 if in_front else len(lane.waiting), waiter)
+        lane.add(waiter, in_front=in_front)
         if lane.next_look is not None and (delay_s or not lane.is_put_off):
             return
         if lane.next_look is not None:
@@ -200,30 +224,11 @@ class KafkaFetcher:
     def _send_waiting(self, leader: int, lane: _Lane) -> None:
         lane.next_look = None
         while lane.waiting and lane.free and not self._stopped:
-            entries = self._take(lane)
+            entries = lane.take()
             if not entries:
                 return
             connection = lane.free.pop(0)
             self._tasks.spawn(self._send(leader, lane, connection, entries), f"fetch from broker {leader}")
-
-    def _take(self, lane: _Lane) -> _Entries:
-        """Take the queued fetches that fit into one request."""
-        entries: _Entries = {}
-        left: list[_Waiter] = []
-        for waiter in lane.waiting:
-            if waiter.result.done():
-                continue
-            key = waiter.topic_id, waiter.partition.partition
-            entry = entries.get(key)
-            if entry is None:
-                entries[key] = _Entry(waiter)
-            elif entry.offset == waiter.offset:
-                entry.waiters.append(waiter)
-                entry.max_bytes = min(entry.max_bytes, waiter.max_bytes)
-            else:
-                left.append(waiter)
-        lane.waiting = left
-        return entries
 
     def _hold_s(self, lane: _Lane, entries: Iterable[_Entry]) -> float:
         """Seconds that the broker may hold a request: to the tick, or the end of the first wait."""
@@ -403,7 +408,9 @@ class _Answer:
 
     def __init__(self, offset: int, aborted: Iterable[tuple[int, int, Any]]) -> None:
         self._asked = self._next_offset = offset
-        self._aborted = sorted((first_offset, producer_id) for producer_id, first_offset, *_ in aborted)
+        self._aborted = deque(
+            sorted((first_offset, producer_id) for producer_id, first_offset, *_ in aborted)
+        )
         self._aborting: set[int] = set()
         self._batches: list[memoryview] = []
         # Messages of formats 0 and 1, not packed yet. Invariant: at most `_MESSAGES_MAX`, behind
@@ -414,7 +421,7 @@ class _Answer:
         check_batch(batch)
         header = read_header(batch)
         while self._aborted and self._aborted[0][0] < header.next_offset:
-            self._aborting.add(self._aborted.pop(0)[1])
+            self._aborting.add(self._aborted.popleft()[1])
         if header.is_control:
             if read_control_record(batch)[0] == _ABORT:
                 self._aborting.discard(header.producer_id)

@@ -87,6 +87,8 @@ _SEQUENCES = 2**31
 _ATTEMPTS_MIN = 3
 """Attempts without a response that fit into `delivery_timeout_s`."""
 _ATTEMPT_MIN_S = 0.2
+_LOOK_S = 0.02
+"""Time between two looks for batches whose time is over."""
 _MAYBE_WRITTEN = frozenset({REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 _OUT_OF_STEP = frozenset(
     {OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID, PRODUCER_FENCED}
@@ -187,10 +189,11 @@ class Producer:
             error = Unavailable(f"{self.buffered_bytes} bytes wait to be written to Kafka; slow down")
             done(-1, error.at_limit("producer.buffer_bytes"))
             return
+        now, limit_s = self._loop.time(), self._options.delivery_timeout_s
         queue = self._queues.get(partition)
         if queue is None or queue.topic_id != known.topic_id:
-            queue = self._queues[partition] = ProduceQueue(partition, known.topic_id, self._backoff())
-        now, limit_s = self._loop.time(), self._options.delivery_timeout_s
+            queue = ProduceQueue(partition, known.topic_id, self._backoff(), limit_s)
+            self._queues[partition] = queue
         deadline = now + limit_s - age_s
         if self._transactional_id is not None:
             deadline = inf if queue.pending else deadline
@@ -530,13 +533,10 @@ class Producer:
         now = self._loop.time()
         self._timer, self._expires_at = None, inf
         for queue in list(self._queues.values()):
-            for pending in list(queue.pending):
-                if pending.answered:
-                    continue
-                if pending.deadline > now:
-                    self._watch(pending.deadline)
-                else:
-                    self._run_out(queue, pending)
+            expired, next_deadline = queue.expired(now)
+            for pending in expired:
+                self._run_out(queue, pending)
+            self._watch(max(next_deadline, now + _LOOK_S))
 
     def _run_out(self, queue: ProduceQueue, pending: PendingBatch) -> None:
         if queue.in_flight and queue.pending[0] is pending:

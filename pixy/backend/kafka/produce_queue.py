@@ -1,6 +1,7 @@
 """The queue of batches of one partition."""
 
 from collections import deque
+from math import inf
 from typing import NamedTuple
 
 from pixy.aio.retries import Backoff
@@ -56,10 +57,12 @@ class ProduceQueue:
     Args:
         partition, topic_id: the partition, and the id of its topic.
         backoff: pauses between the attempts of a batch.
+        limit_s: the common time limit of batches.
     """
 
     __slots__ = (
         "_deadline",
+        "_limit_s",
         "backoff",
         "in_flight",
         "not_before",
@@ -72,7 +75,8 @@ class ProduceQueue:
         "topic_id",
     )
 
-    def __init__(self, partition: TopicPartition, topic_id: bytes, backoff: Backoff) -> None:
+    def __init__(self, partition: TopicPartition, topic_id: bytes, backoff: Backoff, limit_s: float) -> None:
+        self._limit_s = limit_s
         self.partition = partition
         self.topic_id = topic_id
         # The last deadline of those with the common limit. Invariant: these deadlines ascend.
@@ -95,6 +99,25 @@ class ProduceQueue:
         """The deadline of a batch with the common limit: such batches are answered in order."""
         self._deadline = max(deadline, self._deadline if self.pending else 0.0)
         return self._deadline
+
+    def expired(self, now: float) -> tuple[list[PendingBatch], float]:
+        """Unanswered batches whose time is over, and the next deadline.
+
+        A batch with another limit may be found late if it is behind one with the common limit,
+        whose deadline is the next one then.
+        """
+        found = []
+        next_deadline = inf
+        for pending in self.pending:
+            if pending.answered:
+                continue
+            if pending.deadline <= now:
+                found.append(pending)
+                continue
+            next_deadline = min(next_deadline, pending.deadline)
+            if pending.limit_s == self._limit_s:
+                break
+        return found, next_deadline
 
     @property
     def in_doubt(self) -> bool:
