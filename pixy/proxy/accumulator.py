@@ -79,12 +79,14 @@ from pixy.proxy.produce_answers import ProduceDone, answer
 from pixy.proxy.produced_counts import ProducedCounts
 from pixy.proxy.silent_partitions import SilentPartitions
 from pixy.proxy.topic_accumulators import (
+    HEADER_MEMORY_BYTES,
     HEADER_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     PartitionAccumulator,
     ProduceBatch,
     TopicAccumulators,
     batch_bytes,
+    content_bytes,
     record_size,
     runs_of,
 )
@@ -138,7 +140,8 @@ class Accumulators:
 
     Attributes:
         buffered: records that are accumulated or in flight.
-        buffered_bytes: size of their keys, values and headers.
+        buffered_bytes: size of their keys, values and headers, with `HEADER_MEMORY_BYTES` for each
+            header.
         produced: what was written.
         sent_bytes: sizes of the batches that were sent.
     """
@@ -202,7 +205,7 @@ class Accumulators:
 
         Args:
             description: the current description of the topic.
-            size: bytes of key, value and headers together.
+            size: `record_size` of the record.
             done: answers `waiter`, together with the other callers of its batch.
             since: arrival of a record that has queued and has room; None for a new record.
 
@@ -232,7 +235,7 @@ class Accumulators:
             self._silent.check(accumulator, size)
         packed_bytes = size + RECORD_OVERHEAD_BYTES
         if headers:
-            packed_bytes += HEADER_OVERHEAD_BYTES * len(headers)
+            packed_bytes += (HEADER_OVERHEAD_BYTES - HEADER_MEMORY_BYTES) * len(headers)
         dirty = accumulator.dirty
         if dirty and accumulator.batch_bytes + packed_bytes > self._options.flush_bytes:
             self._flush(accumulator)
@@ -477,20 +480,19 @@ class Accumulators:
             self._append(batch, age_s)
 
     def _append(self, batch: ProduceBatch, age_s: float) -> None:
-        done = self._done(batch)
         try:
-            packed = self._pack(batch)
+            packed, done = self._pack(batch), self._done(batch)
             self._backend.append(batch.accumulator.partition, packed, len(batch.dones), done, age_s)
         except PixyError as error:
-            done(-1, error)
+            self._appended(batch, -1, error)
         except Exception as bug:
             self._on_fault(bug)
-            done(-1, internal_error(bug))
+            self._appended(batch, -1, internal_error(bug))
 
     def _done(self, batch: ProduceBatch) -> BatchDone:
         # Only asynchronous records are needed once more.
         kept = batch if batch.until else batch._replace(records=None)
-        return BatchDone(kept, self._appended, self._divide)
+        return BatchDone(kept, content_bytes(batch), self._appended, self._divide)
 
     def _pack(self, batch: ProduceBatch) -> bytearray:
         assert batch.records is not None
@@ -515,7 +517,9 @@ class Accumulators:
         if refused:
             self._loop.call_soon(self._refuse, refused)
 
-    def _appended(self, batch: ProduceBatch, base_offset: int, error: PixyError | None) -> None:
+    def _appended(
+        self, batch: ProduceBatch, base_offset: int, error: PixyError | None, written_bytes: int = 0
+    ) -> None:
         accumulator, dones, waiters, size, _, until = batch
         if until and error is not None and self._kept.may_keep(batch, error):
             dones, waiters, size = self._kept.keep(batch, error)
@@ -530,6 +534,8 @@ class Accumulators:
         accumulator.unanswered_bytes -= size
         self._in_flight -= len(dones)
         if dones:
+            if error is None:
+                self.produced.add(accumulator.partition.topic, len(dones), written_bytes)
             self._answer(accumulator, dones, waiters, size, base_offset, error)
         if error is None or not accumulator.in_flight:
             self._silent.answered(accumulator, error)
@@ -552,8 +558,6 @@ class Accumulators:
         if accumulator.silent is not None:
             self._silent.count(accumulator.silent, -len(dones), -size)
         topic, partition = accumulator.partition
-        if error is None:
-            self.produced.add(topic, len(dones), size)
         asynchronous = answer(dones, waiters, partition, base_offset, error)
         if error is not None and asynchronous and not self._abandoned:
             self._lost.add(topic, asynchronous, error)

@@ -37,24 +37,27 @@ class BatchDone:
 
     Args:
         batch: the batch.
-        appended: called with the batch and its answer.
+        content_bytes: size of its keys, values and headers.
+        appended: called with the batch and its answer, and with its size if it was written.
         divide: called with the batch, and the arguments of `divide`.
     """
 
-    __slots__ = ("_appended", "_batch", "_divide")
+    __slots__ = ("_appended", "_batch", "_content_bytes", "_divide")
 
     def __init__(
         self,
         batch: ProduceBatch,
-        appended: Callable[[ProduceBatch, int, PixyError | None], None],
+        content_bytes: int,
+        appended: Callable[[ProduceBatch, int, PixyError | None, int], None],
         divide: Callable[[ProduceBatch, Batch, Mapping[int, PixyError]], Sequence[DividedPart]],
     ) -> None:
         self._batch = batch
+        self._content_bytes = content_bytes
         self._appended = appended
         self._divide = divide
 
     def __call__(self, base_offset: int, error: PixyError | None) -> None:
-        self._appended(self._batch, base_offset, error)
+        self._appended(self._batch, base_offset, error, self._content_bytes)
 
     def divide(self, batch: Batch, faults: Mapping[int, PixyError]) -> Sequence[DividedPart]:
         """See `DivisibleDone`."""

@@ -46,7 +46,7 @@ from pixy.proxy.accumulator import Accumulators
 from pixy.proxy.log import Log
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.proxy.staging import Staging
-from pixy.proxy.topic_accumulators import headers_bytes
+from pixy.proxy.topic_accumulators import HEADER_MEMORY_BYTES, headers_bytes
 from pixy.proxy.topics import TopicCreator
 from pixy.records import Header, check_topic_name, make_partitioner
 
@@ -285,6 +285,8 @@ class Proxy:
                 f"the message has {size} bytes, producer.max_message_bytes allows "
                 f"{self._config.producer.max_message_bytes}"
             )
+        if headers:
+            size += HEADER_MEMORY_BYTES * len(headers)
         if self._draining:
             raise ShuttingDown
         description = self._backend.topic(topic)

@@ -13,6 +13,7 @@ from pixy.proxy.produce_answers import ProduceDone
 from pixy.records import HEADER_BYTES, Header, NewRecordFields, Partitioner
 
 __all__ = [
+    "HEADER_MEMORY_BYTES",
     "HEADER_OVERHEAD_BYTES",
     "RECORD_OVERHEAD_BYTES",
     "PartitionAccumulator",
@@ -20,6 +21,7 @@ __all__ = [
     "SilentRecords",
     "TopicAccumulators",
     "batch_bytes",
+    "content_bytes",
     "headers_bytes",
     "record_size",
     "runs_of",
@@ -29,6 +31,8 @@ RECORD_OVERHEAD_BYTES = 36
 """Largest overhead of a record in a batch: its attributes and seven varints."""
 HEADER_OVERHEAD_BYTES = 10
 """Largest overhead of each of its headers."""
+HEADER_MEMORY_BYTES = 160
+"""Memory of a header besides its name and value: a tuple and two objects."""
 
 
 class ProduceBatch(NamedTuple):
@@ -241,7 +245,8 @@ class TopicAccumulators:
 def record_size(record: NewRecordFields) -> int:
     """Size of a record in the buffer."""
     key, value, headers, _ = record
-    return len(key or b"") + len(value or b"") + headers_bytes(headers)
+    size = len(key or b"") + len(value or b"")
+    return size + headers_bytes(headers) + HEADER_MEMORY_BYTES * len(headers) if headers else size
 
 
 def headers_bytes(headers: Sequence[Header]) -> int:
@@ -251,4 +256,11 @@ def headers_bytes(headers: Sequence[Header]) -> int:
 
 def batch_bytes(record: NewRecordFields) -> int:
     """Upper bound for the size of a record in a batch."""
-    return record_size(record) + RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(record[2])
+    headers_only = (HEADER_OVERHEAD_BYTES - HEADER_MEMORY_BYTES) * len(record[2])
+    return record_size(record) + RECORD_OVERHEAD_BYTES + headers_only
+
+
+def content_bytes(batch: ProduceBatch) -> int:
+    """Size of the keys, values and headers of a batch with its records."""
+    assert batch.records is not None
+    return batch.size - HEADER_MEMORY_BYTES * sum(len(headers) for _, _, headers, _ in batch.records)

@@ -11,6 +11,7 @@ from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
 from pixy.errors import Internal, PixyError, Unavailable
 from pixy.proxy.produce_answers import ProduceDone
+from pixy.proxy.topic_accumulators import record_size
 from pixy.records import read_header, read_records
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import settle, until
@@ -146,7 +147,8 @@ async def test_no_batch_of_several_records_is_larger_than_flush_bytes(size: int,
     topic = await backend.describe_topic(TOPIC)
     for _ in range(2000):
         named = [("h", b"")] * headers
-        accumulators.append(topic, b"", b"x" * size, named, size + headers, answers, None, True)
+        bytes_ = record_size((b"", b"x" * size, named, 0))
+        accumulators.append(topic, b"", b"x" * size, named, bytes_, answers, None, True)
     await answers.wait(2000)
     stored = (await backend.fetch(TopicPartition(TOPIC, 0), 0, max_bytes=1 << 30)).batches
     assert sum(read_header(batch).records for batch in stored) == 2000
@@ -245,7 +247,7 @@ async def test_the_buffer_is_empty_again_after_batches_are_split() -> None:
     accumulators, backend, answers = await make(ProducerConfig(flush_bytes=100))
     topic = await backend.describe_topic(TOPIC)
     for _ in range(7):
-        accumulators.append(topic, b"k", b"v", [("\u00fc" * 20, b"x")], 43, answers, None, True)
+        accumulators.append(topic, b"k", b"v", [("\u00fc" * 20, b"x")], 43 + 160, answers, None, True)
     await answers.wait(7)
     assert (accumulators.buffered, accumulators.buffered_bytes) == (0, 0)
 

@@ -1,7 +1,7 @@
 """pixy/proxy/proxy.py: the operations of all APIs, on a real embedded log."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -512,3 +512,42 @@ async def test_a_drain_answers_requests_waiting_for_a_topic(
     for task in (waiting, polling):
         with pytest.raises(ShuttingDown):
             await task
+
+
+async def test_empty_headers_count_in_the_buffer_and_in_its_queue() -> None:
+    """They have no bytes, but take memory."""
+    options = ProducerConfig(buffer_bytes=1 << 20)
+    backend = FakeBackend(topics={"t": 1})
+    proxy = Proxy(
+        "test",
+        replace(ProxyConfig(), producer=options),
+        backend,
+        client_id="me",
+        clock=SystemClock(),
+        rng=Random(1),
+        on_fault=_fault,
+    )
+    backend.hold_appends()
+    headers = [("", b"")] * options.max_headers
+    fit = options.buffer_bytes // (160 * len(headers))
+    written: list[int] = []
+
+    def produce_one() -> None:
+        def done(waiters: Sequence[object], partition: int, offset: int, error: PixyError | None) -> None:
+            assert error is None
+            written.extend(range(offset, offset + len(waiters)))
+
+        proxy.produce("t", b"", b"", headers, done, None, sync=True)
+
+    for _ in range(2 * fit):  # as many queue
+        produce_one()
+    assert proxy.counts()["buffered_bytes"] == fit * 160 * len(headers)
+    assert proxy.counts()["waiting_messages"] == fit
+    with pytest.raises(Unavailable, match="the producer's buffer is full"):
+        produce_one()
+    backend.release_appends()
+    await until(lambda: len(written) == 2 * fit)
+    assert proxy.counts()["buffered_bytes"] == 0
+    assert await proxy.produced() == {"t": (2 * fit, 0)}
+    await proxy.drain(0)
+    await proxy.stop()

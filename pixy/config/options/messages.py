@@ -35,9 +35,9 @@ class ProducerConfig:
     )
     buffer_bytes: int = size(
         64 * MIB,
-        "Bytes of messages that the producer's buffer holds. Record batches appended by clients "
-        "may have as many bytes in flight, as many in checks and as many queued; more are answered "
-        "UNAVAILABLE.",
+        "Bytes of messages that the producer's buffer holds, where a header counts 160 bytes more. "
+        "Record batches appended by clients may have as many bytes in flight, as many in checks and "
+        "as many queued; more are answered UNAVAILABLE.",
     )
     waiting_requests: int = integer(
         65_536,
