@@ -1,5 +1,5 @@
-"""`python -m bench.calls.beside OTHER`: processor time per call, here and in another checkout,
-alternately on one machine.
+"""`python -m bench.calls.beside OTHER`: processor time per call, of gRPC or HTTP, here and in
+another checkout, alternately on one machine.
 
 Each round sends the same number of calls to a daemon of each checkout, one after the other, and the
 order changes from round to round. A round gives a ratio of microseconds of the daemon's processor
@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ __all__ = ["main"]
 _HERE = Path(__file__).parents[2]
 _FILLED = 200_000
 _WARM_UP_CALLS = 2_000
+_METHODS = ("Produce", "ConsumeNAck", "POST", "GET")
+"""The last two are kafka-pixy's routes for the same."""
 _PRODUCE = pb.ProdRq(topic="produced", key_undefined=True, message=bytes(100)).SerializeToString()
 
 
@@ -46,15 +48,27 @@ class _Side:
         """Microseconds of processor time per call. A new consumer group has all messages ahead of
         it.
         """
-        request = pb.ConsNAckRq(topic=FILLED_TOPIC, group=group, auto_ack=True).SerializeToString()
-        body = write_body(self.folder / "body", _PRODUCE if method == "Produce" else request)
-        self._load(method, level, _WARM_UP_CALLS, body)
+        load = self._load_of(method, level, group)
+        load(_WARM_UP_CALLS)
         before = self.server.cpu_seconds()
-        self._load(method, level, calls, body)
+        load(calls)
         return 1e6 * (self.server.cpu_seconds() - before) / calls
 
-    def _load(self, method: str, level: Level, calls: int, body: Path) -> None:
-        put_calls(f"http://{self.server.address}/KafkaPixy/{method}", level, calls, body)
+    def _load_of(self, method: str, level: Level, group: str) -> Callable[[int], object]:
+        """Sends so many calls."""
+        body, http = self.folder / "body", f"http://{self.server.http_address}/topics"
+        separate = Level(level.in_flight, 1)
+        if method == "POST":
+            body.write_bytes(bytes(100))
+            url, plain = f"{http}/produced/messages?sync", {"content-type": "text/plain"}
+            return lambda calls: put_calls(url, separate, calls, body, plain, http1=True)
+        if method == "GET":
+            url = f"{http}/{FILLED_TOPIC}/messages?group={group}"
+            return lambda calls: put_calls(url, separate, calls, headers={}, http1=True)
+        request = pb.ConsNAckRq(topic=FILLED_TOPIC, group=group, auto_ack=True).SerializeToString()
+        write_body(body, _PRODUCE if method == "Produce" else request)
+        url = f"http://{self.server.address}/KafkaPixy/{method}"
+        return lambda calls: put_calls(url, level, calls, body)
 
 
 def _side(stack: ExitStack, checkout: Path) -> _Side:
@@ -66,7 +80,8 @@ def _side(stack: ExitStack, checkout: Path) -> _Side:
     file = folder / "pixy.yaml"
     settings = {
         "grpc_addr": "127.0.0.1:0",
-        "tcp_addr": "",
+        "management_addr": "",
+        "tcp_addr": "127.0.0.1:0",
         "data_dir": str(folder / "data"),
         "shutdown_timeout": "1s",
     }
@@ -75,7 +90,8 @@ def _side(stack: ExitStack, checkout: Path) -> _Side:
     pid, line, ready_s = stack.enter_context(
         started(pinned(server_core(), ["/usr/bin/env", "-C", str(checkout), *command]), "grpc=")
     )
-    return _Side(Server(line.split("grpc=")[1].split()[0], pid, ready_s), folder)
+    addresses = dict(word.split("=") for word in line.split() if "=" in word)
+    return _Side(Server(addresses["grpc"], pid, ready_s, addresses.get("http", "")), folder)
 
 
 def _compare(
@@ -106,13 +122,13 @@ def main() -> int:
     parser.add_argument("other", type=Path, help="the other checkout")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=30_000, help="calls in each measurement")
-    parser.add_argument("--method", action="append", choices=["Produce", "ConsumeNAck"])
+    parser.add_argument("--method", action="append", choices=_METHODS)
     parser.add_argument("--in-flight", action="append", type=int, choices=[each.in_flight for each in LEVELS])
     arguments = parser.parse_args()
     wanted = arguments.in_flight or [level.in_flight for level in LEVELS]
     with ExitStack() as stack:
         here, other = _side(stack, _HERE), _side(stack, arguments.other.resolve())
-        for method in arguments.method or ["Produce", "ConsumeNAck"]:
+        for method in arguments.method or _METHODS[:2]:
             for level in [each for each in LEVELS if each.in_flight in wanted]:
                 calls = arguments.calls if level.in_flight > 1 else arguments.calls // 10
                 print(json.dumps(_compare(here, other, method, level, calls, arguments.rounds)), flush=True)
