@@ -110,7 +110,8 @@ class WebConnection:
                 self._on_request(event.number, event.head, event.body)
             else:
                 self._on_refusal(event)
-            if workload.step_over:
+            # Most chunks have one request.
+            if not core.pending or workload.step_over:
                 break
         if core.full or core.held:
             self._stopped = True
@@ -148,11 +149,11 @@ class WebConnection:
         """See `ExchangeHost`."""
         return self._link.peer
 
-    def respond(self, exchange: Exchange, answer: Answer, receipt: Receipt | None) -> None:
+    def respond(self, exchange: Exchange, head: AnswerHead, body: bytes, receipt: Receipt | None) -> None:
         """See `ExchangeHost`."""
         self._forget(exchange)
         queued = self.core.queued_bytes
-        if queued and queued + len(answer.body) > self.environment.options.output_bytes:
+        if queued and queued + len(body) > self.environment.options.output_bytes:
             # It cannot be left out: later answers would be taken for it.
             if receipt is not None:
                 self._receipts.undelivered(receipt)
@@ -160,8 +161,8 @@ class WebConnection:
             exchange.route.counts.count(GONE, exchange.began, self._monotonic)
             self._link.evict()
             return
-        exchange.route.counts.count(answer.head.status, exchange.began, self._monotonic)
-        self._respond(exchange.number, exchange.head, answer, receipt)
+        exchange.route.counts.count(head.status, exchange.began, self._monotonic)
+        self._respond(exchange.number, exchange.head, head, body, receipt)
 
     async def begin(self, exchange: Exchange, head: AnswerHead) -> None:
         """See `ExchangeHost`."""
@@ -214,7 +215,7 @@ class WebConnection:
         if match.route is None:
             assert match.answer is not None
             self.environment.shared.counters.rejected += 1
-            self._respond(number, head, match.answer, None)
+            self._respond(number, head, *match.answer, None)
             return
         if client.open >= open_calls.share or open_calls.open >= open_calls.limit:
             self._refuse_beyond(number, head, match)
@@ -249,7 +250,7 @@ class WebConnection:
         else:
             style = PLAIN if match is None or match.route is None else match.route.style
             answer = style.render(event.status, event.text)
-        self._respond(event.number, event.head, answer, None)
+        self._respond(event.number, event.head, *answer, None)
 
     def _refuse_beyond(self, number: int, head: RequestHead, match: Match) -> None:
         """Refuse a request beyond the server's bound on open calls."""
@@ -257,7 +258,7 @@ class WebConnection:
         shared.counters.rejected += 1
         shared.limits.hit(excess.limit, self.peer)
         assert match.route is not None
-        self._respond(number, head, match.route.style.render(429, excess.text), None)
+        self._respond(number, head, *match.route.style.render(429, excess.text), None)
 
     def _spawn(self, exchange: Exchange) -> "asyncio.Task[None]":
         work = Steps(_answer_with(exchange), self._workload)
@@ -275,15 +276,19 @@ class WebConnection:
             self._held_bytes -= exchange.held_bytes
 
     def _respond(
-        self, number: int, head: RequestHead | None, answer: Answer, receipt: Receipt | None
+        self,
+        number: int,
+        request: RequestHead | None,
+        head: AnswerHead,
+        body: bytes,
+        receipt: Receipt | None,
     ) -> None:
-        body = answer.body
         encoded = b"%b%b%bContent-Length: %d\r\n\r\n%b" % (
-            answer.head.encoded,
+            head.encoded,
             self.environment.date.line(),
-            self._connection_field(number, head),
+            self._connection_field(number, request),
             len(body),
-            b"" if head is not None and head.method == "HEAD" else body,
+            b"" if request is not None and request.method == "HEAD" else body,
         )
         count = self.core.respond(number, encoded)
         if receipt is not None:

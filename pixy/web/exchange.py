@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from pixy.faults import internal_error
 from pixy.http1 import RequestHead
 from pixy.serving import Receipt
-from pixy.web.answers import Answer, AnswerHead
+from pixy.web.answers import AnswerHead
 from pixy.web.form import Form, parse_form
 from pixy.web.router import Match, Revocable, Route
 from pixy.web.style import HttpError
@@ -31,7 +31,7 @@ class ExchangeHost(Protocol):
     @property
     def peer(self) -> str: ...
 
-    def respond(self, exchange: "Exchange", answer: Answer, receipt: Receipt | None) -> None:
+    def respond(self, exchange: "Exchange", head: AnswerHead, body: bytes, receipt: Receipt | None) -> None:
         """Take a whole answer, and forget its exchange."""
 
     async def begin(self, exchange: "Exchange", head: AnswerHead) -> None:
@@ -145,7 +145,7 @@ class Exchange:
             return
         self.running = False
         try:
-            self._connection.respond(self, Answer(head, body), receipt)
+            self._connection.respond(self, head, body, receipt)
         except Exception as bug:
             self._connection.broken(bug)
             if receipt is not None:
