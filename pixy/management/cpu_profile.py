@@ -4,7 +4,13 @@ A thread of its own looks a hundred times a second at each thread that has used 
 the last look, and charges that time to its present stack. The result has a line for each stack,
 outermost frame first, with microseconds: the folded form that flame graphs and speedscope take.
 
-The road not taken: `cProfile`. It slows every call down, and does not see other threads.
+The looking thread gets the interpreter when another one lets it go: within half a millisecond of
+code without system calls, at the next one otherwise. So on a busy event loop writes stand for what
+precedes them, too.
+
+The roads not taken: `cProfile` slows every call down, and does not see other threads. A timer with
+a signal (`ITIMER_PROF`) looks at any instruction, but interrupts system calls of all threads, those
+of the journal among them.
 """
 
 import sys
