@@ -18,7 +18,8 @@ $(BIN)/.pixy: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: "setuptools>=78.1.1" wheel
 	@$(BIN)/pip uninstall --yes -qq pixy  # as earlier checkouts call the distribution
-	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable .
+	@# As grpcio-tools of the extra dev needs it: otherwise that would change it below a running daemon.
+	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable . 'protobuf<7'
 	@touch $@
 
 $(BIN)/.pixy-dev: $(BIN)/.pixy

@@ -151,7 +151,7 @@ def forget(connection: DaemonConnection, node: int, yes: bool) -> None:
 
 def _wait_until_left(connection: DaemonConnection, node: int) -> None:
     """Return once no raft group has a node as a member any more, whatever fails meanwhile."""
-    told = False
+    told = down = False
     while True:
         try:
             found = _status_of(connection)
@@ -161,12 +161,13 @@ def _wait_until_left(connection: DaemonConnection, node: int) -> None:
             continue
         if not found.not_ready and not any(_has(group, node) for group in found.groups):
             break
+        down = any(each.node_id == node and not each.up for each in found.nodes)
         if not told and not connection.as_json:
-            print_line("its raft groups get other voters; do not stop it yet")
+            print_line(f"its raft groups get other voters{'' if down else '; do not stop it yet'}")
         told = True
         time.sleep(_LEAVE_S)
     if told and not connection.as_json:
-        print_line(f"node {node} can be stopped")
+        print_line(f"node {node} {'has left' if down else 'can be stopped'}")
 
 
 def _has(group: "RaftGroupStatus", node: int) -> bool:

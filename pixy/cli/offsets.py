@@ -25,7 +25,7 @@ from pixy.cli.offset_changes import (
     to_time,
     topics_of,
 )
-from pixy.cli.output import print_json, print_line, print_table
+from pixy.cli.output import counted, print_json, print_line, print_table
 from pixy.cli.times import parse_time_ms
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _set_positions(
     if connection.as_json:
         print_json([{"partition": number, "offset": offset} for number, offset in positions.items()])
     else:
-        print_line(f"set {_count(len(planned))} of {topic} for {group}")
+        print_line(f"set {counted(len(planned), 'partition')} of {topic} for {group}")
 
 
 def _rule_of(connection: DaemonConnection, positions: Sequence[NewPosition]) -> Rule:
@@ -356,12 +356,8 @@ def _print_changes(
     rows = [[change.topic, *(getattr(change, name) for name in _CHANGE)] for change in changes]
     if dry_run:
         print_table(["TOPIC", *(name.upper() for name in _CHANGE)], rows)
-    where = topic or f"{len({change.topic for change in changes})} topics"
+    where = topic or counted(len({change.topic for change in changes}), "topic")
     done = "would set" if dry_run else "set"
     print_line(
-        f"{done} {_count(len(changes))} of {where} for {group}: {again} messages come again, {skipped} are skipped"
+        f"{done} {counted(len(changes), 'partition')} of {where} for {group}: {again} messages come again, {skipped} are skipped"
     )
-
-
-def _count(partitions: int) -> str:
-    return f"{partitions} partition{'' if partitions == 1 else 's'}"

@@ -18,6 +18,7 @@ from pixy.escaping import escape, escape_json
 
 __all__ = [
     "MessageProgress",
+    "counted",
     "json_bytes",
     "json_line",
     "message_line",
@@ -41,6 +42,11 @@ def report_error(message: str) -> None:
 def print_line(line: str) -> None:
     """Prints one line and flushes, so that the reader of a pipe receives it at once."""
     click.echo(escape(line, keep="\t").encode())
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def print_document(text: str) -> None:

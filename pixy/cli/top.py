@@ -10,7 +10,7 @@ import click
 
 from pixy.cli.connection import DaemonConnection, client_command, status_name
 from pixy.cli.offset_changes import NOTHING_COMMITTED, offsets_of
-from pixy.cli.output import print_json, print_line, print_table
+from pixy.cli.output import counted, print_json, print_line, print_table
 from pixy.cli.reconnection import ReconnectingStub
 
 if TYPE_CHECKING:
@@ -204,9 +204,8 @@ def _print_look(connection: DaemonConnection, before: _Sample, sample: _Sample) 
         click.echo(_CLEAR, nl=False)
     lag = sum(sample.lags.values())
     rate = sum(each["rate"] for each in topics)
-    print_line(
-        f"{len(topics)} topics, {rate} messages/s, {len({name for name, _ in sample.lags})} groups, lag {lag}"
-    )
+    groups_seen = counted(len({name for name, _ in sample.lags}), "group")
+    print_line(f"{counted(len(topics), 'topic')}, {rate} messages/s, {groups_seen}, lag {lag}")
     print_line("")
     print_table(["TOPIC", "PARTITIONS", "MESSAGES", "RATE/S"], [list(each.values()) for each in topics])
     print_line("")

@@ -53,8 +53,8 @@ def find_dangers(config: Config) -> Iterator[str]:
         )
     if len(join) == 2 and "embedded" in kinds:
         yield (
-            "cluster.join names two nodes: both have to confirm each write, so the loss of either one stops all "
-            "writes. Name three, or run one node alone"
+            "cluster.join names two nodes: if they found a cluster, both have to confirm each write, so the loss of "
+            "either one stops all writes; name three, or run one node alone. A node that joins a cluster needs no more"
         )
     if _beyond_loopback(config) and not config.cluster.tls.cert_file:
         yield (

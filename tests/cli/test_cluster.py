@@ -300,6 +300,32 @@ async def test_a_node_is_removed_or_forgotten(run_on: RunOnServer, served: FakeS
     assert served.backend.left == [("remove", 2), ("forget", 3)]
 
 
+class Down(FakeBackend):
+    """A backend whose node 3 is down, and leaves."""
+
+    asked = 0
+
+    async def remove_node(self, node_id: int) -> None:
+        """Remove it; other voters come later."""
+
+    async def cluster_status(self) -> ClusterStatus:
+        self.asked += 1
+        nodes = (*NODES[:2], replace(NODES[2], up=False))
+        if self.asked < 3:
+            return replace(WELL, nodes=nodes)
+        left = tuple(replace(each, voters=(1, 2), members=each.members[:2]) for each in WELL.groups)
+        return replace(WELL, nodes=nodes, groups=left)
+
+
+@pytest.mark.slow
+async def test_the_removal_of_a_node_that_is_down_speaks_of_no_stop() -> None:
+    async with serve_cluster(Down()) as served:
+        command = ["cluster", "remove", "3", "--yes", "--address", served.address]
+        result = await asyncio.to_thread(CliRunner().invoke, main, command)
+    assert result.exit_code == 0
+    assert result.stdout == "removed node 3\nits raft groups get other voters\nnode 3 has left\n"
+
+
 class Leaving(FakeBackend):
     """A cluster whose raft groups have a removed node for some time."""
 

@@ -109,6 +109,16 @@ def test_any_other_directory_is_an_error(tmp_path: Path, run_alone: Run) -> None
     assert result.stderr == f"pixy: {tmp_path / 'default'} is not the data directory of a node\n"
 
 
+def test_the_directory_of_a_node_is_named(tmp_path: Path, run_alone: Run) -> None:
+    node = tmp_path / "default" / "default"
+    node.mkdir(parents=True)
+    (node / "identity").touch()
+    result = run_alone("cluster", "recover", "--data-dir", str(tmp_path))
+    assert result.stderr == (
+        f"pixy: {tmp_path / 'default'} is not the data directory of a node; {node} may be meant\n"
+    )
+
+
 def answered(data_dir: Path, *answers: bytes) -> tuple[int, str]:
     """Exit code and standard error of the command at a terminal, with these answers."""
     person, terminal = pty.openpty()

@@ -48,7 +48,7 @@ def growing(pixy: FakePixy, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_top_shows_rates_and_lag(run: Run) -> None:
     assert run("top", "-n", "1").stdout.splitlines() == [
-        "2 topics, 50 messages/s, 1 groups, lag 1120",
+        "2 topics, 50 messages/s, 1 group, lag 1120",
         "",
         "TOPIC  PARTITIONS  MESSAGES  RATE/S",
         "busy            1      1195      50",

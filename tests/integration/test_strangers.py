@@ -160,7 +160,9 @@ def test_a_node_that_nobody_registered_is_let_in_by_no_secret(
     side = dialled(node, own, protocol=protocol)
     assert side.state is HandshakeState.REFUSED
     expected = (
-        f"node {STRANGER} is not known here yet" if protocol == 2 else "protocol 1 is spoken here no more"
+        f"node {STRANGER} is not known here yet"
+        if protocol == 2
+        else "protocol 1 is spoken here no more: a node that speaks it has no shared secret (cluster.secret_file)"
     )
     assert expected in side.reason
     produce(node)

@@ -512,7 +512,10 @@ class NodePeers:
             return NotYet(f"node {self._options.address} is starting, and speaks peer protocol 2")
         if self._falls_back():
             return None
-        return "peer protocol 1 is spoken here no more: all nodes of the cluster have a later release, as this one needs"
+        return (
+            "peer protocol 1 is spoken here no more: a node that speaks it has no shared secret (cluster.secret_file), "
+            "or an earlier release than all nodes of the cluster"
+        )
 
     def _relayed_hello(self) -> Hello:
         """The greeting for a node without a connection; protocol 1 wants the secret in it."""

@@ -125,7 +125,9 @@ def stopped_node(disk: Disk, directory: Path) -> Iterator[StoppedNode]:
         CorruptData: durable data is damaged.
     """
     if not (directory / "identity").exists():
-        raise DataDirectoryError(f"{directory} is not the data directory of a node")
+        inside = sorted(str(each.parent) for each in directory.glob("*/identity"))
+        hint = f"; {' and '.join(inside)} may be meant" if inside else ""
+        raise DataDirectoryError(f"{directory} is not the data directory of a node{hint}")
     recovered = recover_node(disk, directory, os.urandom)
     try:
         yield StoppedNode(disk, directory, recovered)
