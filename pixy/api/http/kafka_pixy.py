@@ -13,7 +13,7 @@ transport, and otherwise offered to another caller.
 import base64
 import re
 from binascii import b2a_base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -94,10 +94,12 @@ class KafkaPixyRoutes:
     Args:
         proxies: by name of the cluster; "" is the default cluster.
         message_bytes_max: largest message of any of them.
+        answer_bytes_max: largest answer with elements.
     """
 
-    def __init__(self, proxies: Mapping[str, Proxy], message_bytes_max: int) -> None:
+    def __init__(self, proxies: Mapping[str, Proxy], message_bytes_max: int, answer_bytes_max: int) -> None:
         self._proxies = proxies
+        self._answer_bytes_max = answer_bytes_max
         self._body_bytes_max = message_bytes_max + _FRAMING_BYTES
 
     def routes(self) -> list[Route]:
@@ -207,7 +209,7 @@ class KafkaPixyRoutes:
         """Offsets of each partition, and those of a consumer group."""
         proxy, parameters = proxy_of(self._proxies, exchange), parameters_of(exchange)
         offsets = await proxy.get_offsets(group_of(parameters), exchange.parameters["topic"])
-        return _json(array([_partition_offsets(of) async for of in in_steps(offsets)]))
+        return _json(array(await self._texts(_partition_offsets(of) async for of in in_steps(offsets))))
 
     async def set_offsets(self, exchange: Exchange) -> Answer:
         """Set the offsets of a consumer group."""
@@ -221,8 +223,9 @@ class KafkaPixyRoutes:
         proxy, parameters = proxy_of(self._proxies, exchange), parameters_of(exchange)
         group = group_of(parameters, optional=True)
         groups = await proxy.list_consumers(exchange.parameters["topic"], group)
-        members = [(name, _members(of)) async for name, of in in_steps(_sorted(groups)) if of]
-        return _json(go_object(members))
+        named = [(name, of) for name, of in _sorted(groups) if of]
+        members = await self._texts(_members(of) async for _, of in in_steps(named))
+        return _json(go_object(zip((name for name, _ in named), members, strict=True)))
 
     async def list_topics(self, exchange: Exchange) -> Answer:
         """Names of topics, or their descriptions."""
@@ -233,11 +236,11 @@ class KafkaPixyRoutes:
         by_name = _sorted({topic.name: topic for topic in await proxy.list_topics()})
         if not (with_config or with_partitions):
             return _json(array([quote(name) async for name, _ in in_steps(by_name)]))
-        described = [
-            (name, _topic(topic, 1, with_config=with_config, with_partitions=with_partitions))
-            async for name, topic in in_steps(by_name)
-        ]
-        return _json(go_object(described))
+        described = await self._texts(
+            _topic(topic, 1, with_config=with_config, with_partitions=with_partitions)
+            async for _, topic in in_steps(by_name)
+        )
+        return _json(go_object(zip((name for name, _ in by_name), described, strict=True)))
 
     async def topic(self, exchange: Exchange) -> Answer:
         """Description of a topic."""
@@ -247,6 +250,21 @@ class KafkaPixyRoutes:
         topic = await proxy.describe_topic(exchange.parameters["topic"])
         with_partitions = "withPartitions" in parameters
         return _json(_topic(topic, 0, with_config=True, with_partitions=with_partitions))
+
+    async def _texts(self, made: AsyncIterator[str]) -> list[str]:
+        """Parts of an answer.
+
+        Raises:
+            HttpError: it becomes too large.
+        """
+        texts, size = [], 0
+        async for text in made:
+            texts.append(text)
+            size += len(text.encode())
+            if size > self._answer_bytes_max:
+                reason = f"the answer has more than grpc.output_buffer_bytes, {self._answer_bytes_max} bytes"
+                raise HttpError(429, reason, "grpc.output_buffer_bytes")
+        return texts
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pixy.config import ConsumerConfig, ProxyConfig
+from pixy.config import ConsumerConfig, GrpcConfig, ProxyConfig
 from pixy.errors import Internal
 from tests.api.http.conftest import CONFIG
 from tests.fakes.backend import FakeBackend
@@ -451,6 +451,19 @@ async def test_sparse_acks_are_told(served: ServedHttp) -> None:
         return '"sparse_acks": "1-2"\n' in answer.text
 
     await until(told)
+
+
+async def test_an_answer_beyond_the_buffer_of_a_connection_is_refused() -> None:
+    small = replace(CONFIG, grpc=replace(GrpcConfig(), output_buffer_bytes=3000))
+    async with serve_http(FakeBackend(), small) as served:
+        await produce(served, b"x")
+        for partition, status in ((0, 200), (1, 429)):
+            body = b'[{"partition": %d, "offset": 0, "metadata": "%b"}]' % (partition, b"m" * 2000)
+            assert (await served.client.call("POST", "/topics/t/offsets?group=g", body)).text == "{}"
+            answer = await served.client.call("GET", "/topics/t/offsets?group=g")
+            assert answer.status == status
+        assert answer.text == error("the answer has more than grpc.output_buffer_bytes, 3000 bytes")
+        assert (await served.client.call("GET", "/topics?withPartitions")).status == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
