@@ -154,16 +154,20 @@ def _options(command: click.Command) -> list[tuple[str, str]]:
 
 def _shared_options(commands: Sequence[click.Command]) -> list[tuple[str, str]]:
     """The options that all commands with a connection have, in their order."""
-    clients = [
-        options for options in map(_options, commands) if any("--address" in name for name, _ in options)
-    ]
+    clients = [options for options in map(_options, commands) if _is_client(options)]
     return [option for option in clients[0] if all(option in other for other in clients)]
+
+
+def _is_client(options: Sequence[tuple[str, str]]) -> bool:
+    """True for options of a command that talks to a daemon; `contexts create` only keeps some."""
+    return any("--context" in name for name, _ in options)
 
 
 def _command_part(path: str, command: click.Command, shared: Sequence[tuple[str, str]]) -> list[str]:
     usage = command.collect_usage_pieces(click.Context(command))
-    own = [option for option in _options(command) if option not in shared]
-    client = any("--address" in name for name, _ in _options(command))
+    options = _options(command)
+    is_client = _is_client(options)
+    own = [option for option in options if not is_client or option not in shared]
     parts = [
         f"## {path}\n",
         f"```text\n{' '.join([path, *usage])}\n```\n",
@@ -171,7 +175,7 @@ def _command_part(path: str, command: click.Command, shared: Sequence[tuple[str,
     ]
     if own:
         parts.append(_table(["option", "meaning"], own) + "\n")
-    if client:
+    if is_client:
         parts.append("Takes the [options of every client command](#options-of-every-client-command).\n")
     return parts
 

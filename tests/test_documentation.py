@@ -114,6 +114,12 @@ def test_a_generated_page_equals_its_source(name: str) -> None:
     assert (DOCS / name).read_text() == PAGES[name](), "run make reference"
 
 
+def test_options_of_every_client_command_are_shown_once() -> None:
+    page = (DOCS / "cli.md").read_text()
+    assert page.count("\n| `--timeout SECONDS` |") == 1
+    assert page.count("\n| `--address ") == 2, "and as what a context keeps"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
 def test_every_relative_link_resolves_to_a_page_and_a_heading(path: Path) -> None:

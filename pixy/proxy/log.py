@@ -193,11 +193,14 @@ class Log:
         """The option `producer.max_message_bytes`."""
         return self._config.producer.max_message_bytes
 
-    async def describe_topics(self, names: Sequence[str], *, create_missing: bool) -> list[TopicDescription]:
+    async def describe_topics(
+        self, names: Sequence[str], *, create_missing: bool, client: str = ""
+    ) -> list[TopicDescription]:
         """Topics, sorted by name; all if no names are given. Topics that do not exist are left out.
 
         Args:
             create_missing: create missing topics first, as producing to them would.
+            client: address of the client that asks, empty if unknown.
 
         Raises:
             InvalidTopic, TopicMissing, ShuttingDown, Unavailable.
@@ -209,7 +212,7 @@ class Log:
             check_topic_name(name)
         if create_missing:
             async for name in in_steps(wanted):
-                await self._create_if_missing(name)
+                await self._create_if_missing(name, client)
         return list(await self._backend.list_topics(wanted))
 
     async def list_offsets(self, queries: Sequence[OffsetQuery], peer: str = "") -> list[int | None]:
@@ -250,13 +253,13 @@ class Log:
             return None
         return served.begin if query.at is OffsetPosition.EARLIEST else served.end
 
-    async def _create_if_missing(self, name: str) -> None:
+    async def _create_if_missing(self, name: str, client: str) -> None:
         if self._backend.topic(name) is not None:
             return
         if self._draining:
             raise ShuttingDown
         created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._topics.create(name, 0, partial(resolve, created, None), partial(reject, created))
+        self._topics.create(name, 0, partial(resolve, created, None), partial(reject, created), client=client)
         await created
 
     # --- reading ----------------------------------------------------------------------------------

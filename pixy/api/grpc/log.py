@@ -89,7 +89,9 @@ class LogService:
     async def describe_topics(self, request: pb.DescribeTopicsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_log.proto: DescribeTopics"""
         log = proxy_of(self._proxies, request.cluster).log
-        topics = await log.describe_topics(request.topics, create_missing=request.create_missing)
+        topics = await log.describe_topics(
+            request.topics, create_missing=request.create_missing, client=call.peer
+        )
         options = pb.DescribeTopicsResponse(
             partitioner=log.partitioner, max_message_bytes=log.message_bytes_max
         )

@@ -69,7 +69,10 @@ async def test_requested_topics_are_listed_once_and_sorted_without_missing_ones(
 
 async def test_missing_topics_are_created_if_requested(bulk: ServedBulk) -> None:
     request = pb.DescribeTopicsRequest(topics=["new", "t"], create_missing=True)
-    described = await bulk.log.DescribeTopics(request)
+    with capture_logs() as logs:
+        described = await bulk.log.DescribeTopics(request)
+    (made,) = [each for each in logs if each["event"] == "a topic was made on its first use"]
+    assert made["asked_by"].startswith("127.0.0.1:")
     assert [(each.topic, each.partitions) for each in described.topics] == [("new", 3), ("t", 2)]
 
 

@@ -113,7 +113,7 @@ async def _append(
 ) -> None:
     """Append records that name their partition or timestamp."""
     try:
-        found = await proxy.log.describe_topics([topic], create_missing=True)
+        found = await proxy.log.describe_topics([topic], create_missing=True, client=peer)
     except PixyError as error:
         for record, _ in placed:
             record.done(error)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.api.http.v1 import openapi_document
 from pixy.http1 import parse_head
@@ -115,7 +116,10 @@ async def test_partition_and_timestamp_can_be_given(served: ServedHttp) -> None:
         {"value": "c", "key": "k", "timestamp_ms": 5},
         {"value": "d", "partition": 4},
     ]
-    results = json.loads((await post(served, records)).body)["records"]
+    with capture_logs() as logs:
+        results = json.loads((await post(served, records)).body)["records"]
+    (made,) = [each for each in logs if each["event"] == "a topic was made on its first use"]
+    assert made["asked_by"].startswith("127.0.0.1:")
     assert results[:2] == [{"partition": 3, "offset": 0}, {"partition": 3, "offset": 1}]
     assert results[2]["offset"] in {0, 2}
     assert results[3]["error"]["status"] == 404
