@@ -3,6 +3,7 @@ cluster, three nodes, sockets and certificates.
 """
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -108,7 +109,8 @@ def test_the_examples_of_kafka_pixys_readme_on_kafka(
 
 
 def test_offers_and_acks_at_any_node(tmp_path: Path) -> None:
-    config = {**HTTP, **proxy_config(consumer={"ack_timeout": "60s", **QUICK})}
+    listeners = {**HTTP, "management_addr": "127.0.0.1:0"}
+    config = {**listeners, **proxy_config(consumer={"ack_timeout": "60s", **QUICK})}
     with Cluster(tmp_path, config=config) as cluster:
         cluster.start()
         addresses = [node.addresses["http"] for node in cluster.nodes]
@@ -145,6 +147,14 @@ def test_offers_and_acks_at_any_node(tmp_path: Path) -> None:
             return all(of["lag"] == 0 or of["offset"] == of["end"] for of in offsets if of["count"])
 
         until_blocking(is_acked)
+        metrics = curl(f"{cluster[1].addresses['management']}/metrics")
+        ids = {str(node_id) for node_id, node in cluster.ids().items() if node is not cluster[1]}
+        for name in ("sent_bytes", "received_bytes", "sent_frames", "received_frames"):
+            counted = re.findall(
+                rf'^pixy_peer_{name}_total{{cluster="default",node="(\d)"}} [1-9]', metrics, re.M
+            )
+            assert set(counted) == ids
+        assert "\npixy_snapshots_fetched_total" in metrics
 
 
 def message_of(target: str) -> str:
