@@ -80,13 +80,28 @@ class GroupList:
         Raises:
             OwnerUndecided: there is none, and the group is being rebalanced.
         """
+        return (await self.owners(group, [partition])).get(partition)
+
+    async def owners(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, str]:
+        """Client ids of the members that own partitions, of those that have an owner.
+
+        Raises:
+            OwnerUndecided: none has, and the group is being rebalanced.
+        """
         described = await self._describe(group, _OWNER_PATIENCE_S)
-        for member in described.members:
-            if partition.partition in member.assigned.get(partition.topic, ()):
-                return member.client_id
-        if described.undecided:
+        wanted = {partition.topic for partition in partitions}
+        owners = {
+            TopicPartition(topic, number): member.client_id
+            for member in described.members
+            for topic in wanted & member.assigned.keys()
+            for number in member.assigned[topic]
+        }
+        found = {partition: owners[partition] for partition in partitions if partition in owners}
+        if not found and described.undecided:
             raise OwnerUndecided(f"the consumer group {group} is being rebalanced; try again")
-        return None
+        return found
 
     async def _describe(self, group: str, timeout_s: float) -> _DescribedGroup:
         what = f"describe the consumer group {group}"

@@ -185,10 +185,9 @@ class GroupOffsets:
         generation = member.generation
         if generation is None:
             raise OwnerUndecided(f"the consumer group {group} is being joined; try again")
-        for partition in [each for each in partitions if not member.owns(each)]:
+        if foreign := [each for each in partitions if not member.owns(each)]:
             with suppress(OwnerUndecided):  # before a rebalance any member may commit the partitions it had
-                owner = await self._group_list.owner(group, partition)
-                if owner is not None:
+                for partition, owner in (await self._group_list.owners(group, foreign)).items():
                     raise _owned(group, partition, owner)
         return generation
 

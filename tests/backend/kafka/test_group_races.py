@@ -1,7 +1,7 @@
 """pixy/backend/kafka: groups during a rebalance or a transaction, on scripted brokers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.groups import GroupEnvironment, Groups
 from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.errors import OwnerUndecided, Unavailable
+from pixy.kafka_protocol.consumer import encode_assignment
 from tests.fakes.brokers import DESCRIBE_GROUPS, OFFSET_FETCH, Brokers
 
 T0 = TopicPartition("t", 0)
@@ -34,9 +35,10 @@ async def open_groups(brokers: Brokers) -> AsyncIterator[tuple[GroupList, GroupO
         await client.stop()
 
 
-def described(state: str) -> tuple[Any, ...]:
-    """A group with one member without an assignment."""
-    member: Any = ("id", None, "pixy-b", "/127.0.0.1", b"", b"", {})
+def described(state: str, assigned: Mapping[str, list[int]] | None = None) -> tuple[Any, ...]:
+    """A group with one member, by default without an assignment."""
+    assignment = b"" if assigned is None else encode_assignment(assigned)
+    member: Any = ("id", None, "pixy-b", "/127.0.0.1", b"", assignment, {})
     return 0, [(0, "g", state, "consumer", "range", [member], 0, {})], {}
 
 
@@ -62,6 +64,24 @@ async def _nobody() -> None:
     brokers.on(DESCRIBE_GROUPS, lambda _: described("Stable"))
     async with open_groups(brokers) as (group_list, _):
         assert await group_list.owner("g", T0) is None
+
+
+def test_the_owners_of_many_partitions_are_asked_for_once(virtual: asyncio.Runner) -> None:
+    virtual.run(_many_owners())
+
+
+async def _many_owners() -> None:
+    brokers = Brokers({"t": [0]})
+    brokers.on(
+        DESCRIBE_GROUPS,
+        lambda _: described("PreparingRebalance", {"t": list(range(100)), "other": list(range(200))}),
+    )
+    asked = [TopicPartition("t", number) for number in range(50, 150)]
+    async with open_groups(brokers) as (group_list, _):
+        assert await group_list.owners("g", asked) == dict.fromkeys(asked[:50], "pixy-b")
+        assert brokers.count(DESCRIBE_GROUPS) == 1
+        with pytest.raises(OwnerUndecided):
+            await group_list.owners("g", asked[50:])
 
 
 def test_pending_transactional_offsets_are_waited_for(virtual: asyncio.Runner) -> None:
