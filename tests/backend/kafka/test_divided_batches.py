@@ -19,6 +19,7 @@ from pixy.errors import Internal, InvalidArgument, MessageTooLarge, PixyError
 from pixy.proxy.accumulator import Accumulators
 from pixy.records import Record, make_partitioner
 from tests.conformance.support import fetch_now, values
+from tests.fakes.clock import FakeClock
 from tests.fakes.idempotent_log import IdempotentLog
 from tests.kafka.backends import open_kafka, staging_place
 from tests.kafka.cluster import KafkaCluster
@@ -33,12 +34,13 @@ class Clients:
     """Clients of one partition, each with one message."""
 
     def __init__(self, backend: Backend, topic: str, options: ProducerConfig | None = None) -> None:
+        self.clock = FakeClock(wall_ms=SystemClock().wall_ms())
         self._backend = backend
         self._topic = topic
         self.faults: list[BaseException] = []
         options = options or ProducerConfig(timeout=600.0)
         partitioner = make_partitioner(options.partitioner, Random(1))
-        self.accumulators = Accumulators(backend, options, partitioner, SystemClock(), self.faults.append)
+        self.accumulators = Accumulators(backend, options, partitioner, self.clock, self.faults.append)
         self.answers: dict[bytes, int | PixyError | None] = {}
 
     def send(self, value: bytes, *, sync: bool = True, key: bytes | None = b"key") -> None:
@@ -198,3 +200,30 @@ async def test_messages_that_kafka_refuses_fail_alone(
     assert clients.accumulators.lost == 0
     assert isinstance(clients.answers[large], MessageTooLarge)
     assert "without key" in str(clients.answers[b"no key"]).lower()
+
+
+@pytest.mark.process
+async def test_messages_from_a_time_that_the_topic_does_not_allow_fail_alone(
+    kafka: KafkaCluster, kafka_name: Callable[[str], str]
+) -> None:
+    options = ProducerConfig(timeout=PATIENCE_S, flush_frequency=0.01)
+    topic = kafka_name("old")
+    async with open_kafka(kafka, delivery_timeout_s=PATIENCE_S) as backend:
+        await backend.create_topic(topic, 1, {"message_timestamp_before_max_ms": "3600000"})
+        clients = Clients(backend, topic, options)
+        good = [b"%d" % number for number in range(10)]
+        for number, value in enumerate(good):
+            if number % 4 == 2:
+                clients.clock.set_wall(-7_200_000)
+                clients.send(b"old %d" % number)
+                clients.clock.set_wall(0)
+            clients.send(value, sync=number % 2 == 0)
+        async with asyncio.timeout(PATIENCE_S):
+            await clients.answered()
+        assert values(await fetch_now(backend, TopicPartition(topic, 0), 0)) == good
+    assert [clients.answers[value] for value in good[::2]] == list(range(0, 10, 2))
+    assert clients.accumulators.lost == 0
+    for number in (2, 6):
+        error = clients.answers[b"old %d" % number]
+        assert isinstance(error, InvalidArgument)
+        assert "error 32" in str(error)
