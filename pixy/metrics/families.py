@@ -223,8 +223,8 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
     ),
     (
         "Between nodes",
-        "What this node exchanges with others: `sum` by `node` is what a node has sent and received. "
-        "Snapshots are those of state groups that a node fetches which lacks too much of the log.",
+        "What this node exchanges with others; the label `node` is the other one. Snapshots are those of "
+        "state groups, which a node fetches that lacks more than the journals of others reach back.",
         (
             _counter("pixy_peer_sent_bytes_total", "Bytes of frames that were sent to a node", *_OF_NODE),
             _counter("pixy_peer_received_bytes_total", "Bytes that a node has sent", *_OF_NODE),

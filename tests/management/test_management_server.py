@@ -252,6 +252,16 @@ async def test_health_is_told_while_clusters_recover(tmp_path: Path, monkeypatch
         await daemon._drain_and_stop()
 
 
+async def test_a_start_that_fails_ends_the_listener(tmp_path: Path) -> None:
+    listener = str(tmp_path / "management.sock")
+    given = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "management_addr": listener}
+    async with running(tmp_path):
+        daemon = Daemon(load_config(None, {}, {**given, "data_dir": str(tmp_path)}))
+        with pytest.raises(StartError, match="in use by another process"):
+            await daemon.start()
+        assert not await accepts(listener)
+
+
 async def test_readiness_has_reasons(tmp_path: Path) -> None:
     daemon = Daemon(
         load_config(
