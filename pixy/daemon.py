@@ -279,18 +279,23 @@ class Daemon:
         address = await peers.start(listens=bool(cluster.join or config.peers))
         self._peer_address = config.peer_addr if address is None else str(address)
 
-    async def wait_ready(self) -> bool:
+    async def wait_ready(self, tell_every_s: float = 10.0) -> bool:
         """Wait until every cluster is ready, then report SERVING; False if the stop was requested
         first.
+
+        Args:
+            tell_every_s: seconds between two lines of the log about a cluster that is not ready.
         """
         assert self._server is not None
-        for name, backend in self._backends.items():
-            if backend.fault:
-                self._log_unready(name)
         ready = asyncio.gather(*(self._wait_cluster(*each) for each in self._backends.items()))
         stop = asyncio.create_task(self._stop.wait(), name="watch for the stop while not ready")
         either: set[asyncio.Future[Any]] = {ready, stop}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        done: set[asyncio.Future[Any]] = set()
+        while not done:
+            for name, backend in self._backends.items():
+                if name not in self._ready_clusters and backend.fault:
+                    self._log_unready(name)
+            done, _ = await asyncio.wait(either, timeout=tell_every_s, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if not ready.done():
             ready.cancel()

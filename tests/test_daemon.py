@@ -72,6 +72,31 @@ async def test_an_embedded_cluster_that_is_not_ready_is_logged_with_its_reason(d
     ]
 
 
+async def test_a_start_tells_now_and_then_why_its_cluster_is_not_ready(daemon: Daemon) -> None:
+    told: list[str] = []
+
+    class Waiting:
+        """A backend that becomes ready once two reasons were logged."""
+
+        @property
+        def fault(self) -> str:
+            told.append(f"waits for node {len(told) + 2}")
+            return told[-1]
+
+        async def wait_ready(self) -> None:
+            await until(lambda: len(told) >= 4)  # each is looked at before it is logged
+            daemon._backends["default"] = embedded
+
+    embedded, waiting = daemon._backends["default"], Waiting()
+    daemon._backends["default"] = waiting  # type: ignore[assignment]
+    with capture_logs() as logged:
+        assert await daemon.wait_ready(tell_every_s=0.001)
+    assert [entry["event"] for entry in logged][:2] == [
+        "not ready: waits for node 3",
+        "not ready: waits for node 5",
+    ]
+
+
 async def test_a_full_disk_and_limits_that_were_reached_are_problems_of_the_status(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
