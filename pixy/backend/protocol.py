@@ -340,8 +340,8 @@ class Backend(StagedWrites, Protocol):
 
         The backend owns `batch` from here on: it writes base offset and leader epoch into the
         header in place. Batches of one partition are written and answered in the order of the
-        calls. One that is refused because of some of its records may be divided, if `done` is a
-        `DivisibleDone`.
+        calls. One whose `done` is a `DivisibleDone` may overtake others than such ones, and be
+        divided if it is refused because of some of its records.
 
         Args:
             age_s: age of the oldest record that somebody waits for, which counts towards the time

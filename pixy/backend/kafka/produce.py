@@ -1,9 +1,9 @@
 """An idempotent producer of whole record batches: in order, each written once.
 
-Every partition has a queue. Its first batch is *in flight*, the others wait: with one batch of a
-partition in flight, retries cannot reorder, and the broker detects every duplicate (it remembers
-the last five batches). Each broker gets one request at a time, with the first batches of all
-partitions that it leads; batches that come meanwhile accumulate for the next one.
+Every partition has a queue (`produce_queue`). Its first batch is *in flight*, the others wait: with
+one batch of a partition in flight, retries cannot reorder, and the broker detects every duplicate
+(it remembers the last five batches). Each broker gets one request at a time, with the first batches
+of all partitions that it leads; batches that come meanwhile accumulate for the next one.
 
 A batch gets producer id, epoch and sequence when it is first sent and keeps them in every retry: if
 an attempt was written without a response, the broker answers the next one with its offset. The
@@ -194,19 +194,18 @@ class Producer:
         if queue is None or queue.topic_id != known.topic_id:
             queue = ProduceQueue(partition, known.topic_id, self._backoff(), limit_s)
             self._queues[partition] = queue
-        deadline = now + limit_s - age_s
+        pending = PendingBatch(batch, records, done, now + limit_s - age_s, limit_s - min(age_s, 0.0))
         if self._transactional_id is not None:
-            deadline = inf if queue.pending else deadline
+            pending.deadline = inf if queue.pending else pending.deadline
         elif age_s >= 0:
-            deadline = queue.no_earlier(deadline)
-        pending = PendingBatch(batch, records, done, deadline, limit_s - min(age_s, 0.0))
-        if deadline <= now:
+            queue.end_no_earlier(pending)
+        if pending.deadline <= now:
             done(-1, self._time_is_over(queue, pending))
             return
-        queue.pending.append(pending)
+        queue.add(pending)
         self.buffered_bytes += len(batch)
         self._empty.clear()
-        self._watch(deadline)
+        self._watch(pending.deadline)
         if len(queue.pending) == 1:
             self._make_ready(queue)
 
@@ -421,7 +420,7 @@ class Producer:
             self.buffered_bytes += len(part.batch)
             divided = PendingBatch(part.batch, part.records, part.done, pending.deadline, pending.limit_s)
             divided.whole_maybe_written = pending.maybe_written or pending.whole_maybe_written
-            queue.pending.appendleft(divided)
+            queue.add_first(divided)
         if not self.buffered_bytes:
             self._empty.set()
         self._make_ready(queue)
@@ -502,7 +501,8 @@ class Producer:
             self._watch(pending.deadline)
 
     def _take_first(self, queue: ProduceQueue) -> PendingBatch:
-        pending = queue.pending.popleft()
+        pending = queue.pending[0]
+        queue.remove(pending)
         self._ready.pop(queue, None)
         queue.in_flight = False
         queue.reason = ""
@@ -547,7 +547,7 @@ class Producer:
         if queue.pending[0] is pending:
             self._give_up(queue)
             return
-        queue.pending.remove(pending)
+        queue.remove(pending)
         self.buffered_bytes -= len(pending.batch)
         self._answer(pending, -1, self._time_is_over(queue, pending))
 
@@ -589,7 +589,8 @@ class Producer:
         if self._queues.get(queue.partition) is queue:
             del self._queues[queue.partition]
         while queue.pending:
-            pending = queue.pending.popleft()
+            pending = queue.pending[0]
+            queue.remove(pending)
             self.buffered_bytes -= len(pending.batch)
             self._answer(pending, -1, self._deleted(queue))
         if not self.buffered_bytes:

@@ -1,6 +1,12 @@
-"""The queue of batches of one partition."""
+"""The queue of batches of one partition.
+
+Batches of messages, which come from all clients (`DivisibleDone`), and whole batches of single
+clients take turns: a client may queue thousands of small batches, of which each is one request.
+Those of either kind stay in their order.
+"""
 
 from collections import deque
+from itertools import islice
 from math import inf
 from typing import NamedTuple
 
@@ -27,6 +33,7 @@ class PendingBatch:
         "done",
         "limit_s",
         "maybe_written",
+        "of_messages",
         "records",
         "sequenced",
         "whole_maybe_written",
@@ -38,6 +45,7 @@ class PendingBatch:
         self.batch = batch
         self.records = records
         self.done = done
+        self.of_messages = hasattr(done, "divide")
         self.deadline = deadline
         # Its time limit, before its age counts.
         self.limit_s = limit_s
@@ -61,8 +69,9 @@ class ProduceQueue:
     """
 
     __slots__ = (
-        "_deadline",
+        "_deadlines",
         "_limit_s",
+        "_messages",
         "backoff",
         "in_flight",
         "not_before",
@@ -79,9 +88,12 @@ class ProduceQueue:
         self._limit_s = limit_s
         self.partition = partition
         self.topic_id = topic_id
-        # The last deadline of those with the common limit. Invariant: these deadlines ascend.
-        self._deadline = 0.0
+        # The last deadline of those with the common limit, by `of_messages`. Invariant: these
+        # deadlines ascend.
+        self._deadlines = [0.0, 0.0]
         self.pending: deque[PendingBatch] = deque()
+        # Number of batches of messages, which are near the front.
+        self._messages = 0
         self.in_flight = False
         # The attempt in flight has been sent.
         self.sent = False
@@ -95,16 +107,40 @@ class ProduceQueue:
         self.backoff = backoff
         self.not_before = 0.0
 
-    def no_earlier(self, deadline: float) -> float:
-        """The deadline of a batch with the common limit: such batches are answered in order."""
-        self._deadline = max(deadline, self._deadline if self.pending else 0.0)
-        return self._deadline
+    def add(self, pending: PendingBatch) -> None:
+        """Add a batch."""
+        if not pending.of_messages:
+            self.pending.append(pending)
+            return
+        place = 1
+        if self._messages:
+            of_messages = (at for at, each in enumerate(self.pending) if each.of_messages)
+            place += 1 + next(islice(of_messages, self._messages - 1, None))
+        self.pending.insert(place, pending)
+        self._messages += 1
+
+    def add_first(self, pending: PendingBatch) -> None:
+        """Add a part of the batch that was the first one."""
+        self.pending.appendleft(pending)
+        self._messages += pending.of_messages
+
+    def remove(self, pending: PendingBatch) -> None:
+        """Remove a batch."""
+        self.pending.remove(pending)
+        self._messages -= pending.of_messages
+
+    def end_no_earlier(self, pending: PendingBatch) -> None:
+        """Set the deadline of a batch with the common limit: such batches of one kind are answered
+        in order.
+        """
+        if self.pending:
+            pending.deadline = max(pending.deadline, self._deadlines[pending.of_messages])
+        self._deadlines[pending.of_messages] = pending.deadline
 
     def expired(self, now: float) -> tuple[list[PendingBatch], float]:
         """Unanswered batches whose time is over, and the next deadline.
 
-        A batch with another limit may be found late if it is behind one with the common limit,
-        whose deadline is the next one then.
+        A batch of messages may be found late if it is behind another batch that has time.
         """
         found = []
         next_deadline = inf
@@ -115,7 +151,7 @@ class ProduceQueue:
                 found.append(pending)
                 continue
             next_deadline = min(next_deadline, pending.deadline)
-            if pending.limit_s == self._limit_s:
+            if pending.limit_s == self._limit_s and not pending.of_messages:
                 break
         return found, next_deadline
 

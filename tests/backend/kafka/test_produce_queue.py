@@ -1,16 +1,19 @@
-"""pixy/backend/kafka/produce_queue.py: a look for batches without time ends at one with time."""
+"""pixy/backend/kafka/produce_queue.py: the order of batches, and those whose time is over."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from math import inf
+from random import Random
 
 from pixy.aio.retries import Backoff
-from pixy.backend import TopicPartition
+from pixy.backend import Batch, DividedPart, TopicPartition
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.produce import Producer
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue
 from pixy.errors import PixyError, Unavailable
 from tests.conformance.support import make_batch
-from tests.fakes.brokers import Brokers
+from tests.fakes.brokers import PRODUCE, Brokers
+from tests.fakes.idempotent_log import IdempotentLog
 from tests.sim.loop import VirtualLoop
 
 T0 = TopicPartition("t", 0)
@@ -25,6 +28,37 @@ def queue_of(*batches: PendingBatch) -> ProduceQueue:
     queue = ProduceQueue(T0, b"", Backoff(0.01, 1.0), LIMIT_S)
     queue.pending.extend(batches)
     return queue
+
+
+class Messages:
+    """A callback of a batch of messages."""
+
+    def __call__(self, offset: int, error: PixyError | None, /) -> None:
+        """Nobody is told."""
+
+    def divide(self, batch: Batch, faults: Mapping[int, PixyError]) -> Sequence[DividedPart]:
+        raise NotImplementedError
+
+
+def test_batches_of_messages_and_others_take_turns_in_their_order() -> None:
+    rng = Random(1)
+    for _ in range(50):
+        queue = queue_of()
+        kinds: dict[bool, list[PendingBatch]] = {True: [], False: []}
+        for _ in range(100):
+            of_messages = rng.random() < 0.3
+            done = Messages() if of_messages else lambda *_: None
+            added = PendingBatch(bytearray(), 1, done, 1.0, LIMIT_S)
+            first = queue.pending[0] if queue.pending else added
+            queue.add(added)
+            assert queue.pending[0] is first, "it may be in flight"
+            kinds[of_messages].append(added)
+            if rng.random() < 0.5:
+                gone = rng.choice([queue.pending[0], rng.choice(list(queue.pending))])
+                queue.remove(gone)
+                kinds[gone.of_messages].remove(gone)
+            for kind, expected in kinds.items():
+                assert [each for each in queue.pending if each.of_messages is kind] == expected
 
 
 def test_the_look_ends_at_the_first_batch_that_has_time() -> None:
@@ -77,3 +111,46 @@ async def _outage() -> None:
     assert not faults
     await producer.stop()
     await client.stop()
+
+
+def test_messages_do_not_wait_for_all_batches_of_a_client(virtual: asyncio.Runner) -> None:
+    virtual.run(_flood())
+
+
+async def _flood() -> None:
+    """A client has appended more small batches than the broker writes within the time limit."""
+    log = IdempotentLog()
+    options = log.options(delivery_timeout_s=LIMIT_S)
+    client = KafkaClient(options, log.dial)
+    await client.start()
+    faults: list[BaseException] = []
+    producer = Producer(client, options, faults.append)
+    written: list[bytes] = []
+
+    class Message(Messages):
+        def __init__(self, value: bytes) -> None:
+            self.value = value
+
+        def __call__(self, offset: int, error: PixyError | None, /) -> None:
+            assert error is None
+            written.append(self.value)
+
+    produce = log._produce
+
+    async def produce_slowly(request: object) -> object:
+        await asyncio.sleep(0.1)
+        return produce(request)
+
+    log.on(PRODUCE, produce_slowly)
+    for number in range(100):
+        producer.append(T0, make_batch(b"%d" % number), 1, lambda *_: None)
+    for number in range(3):
+        value = b"message %d" % number
+        producer.append(T0, make_batch(value), 1, Message(value))
+    await producer.stop()
+    await client.stop()
+    assert not faults
+    assert written == [b"message 0", b"message 1", b"message 2"]
+    assert log.values[:6] == [b"0", b"message 0", b"1", b"message 1", b"2", b"message 2"]
+    others = [value for value in log.values if value not in written]
+    assert others == [b"%d" % number for number in range(len(others))]
