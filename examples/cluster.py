@@ -12,6 +12,7 @@ import os
 import secrets
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -51,7 +52,7 @@ class Cluster:
         # Nodes whose logs have not ended.
         self._running = 0
         self._environment = {"PIXY_CLUSTER__SECRET_FILE": str(_secret_file(folder))}
-        ports = [port + STEP * number for number in range(count)]
+        ports = self._ports = [port + STEP * number for number in range(count)]
         join = ",".join(f"{HOST}:{each + PEER_PORT}" for each in ports)
         self.commands = [
             [
@@ -73,6 +74,18 @@ class Cluster:
             ]
             for number, each in enumerate(ports, 1)
         ]
+
+    def why_not(self) -> str:
+        """The reason why the nodes cannot start, empty if they can."""
+        for number, port in enumerate(self._ports, 1):
+            for each in range(port, port + PEER_PORT + 1):
+                with socket.socket() as tried:
+                    tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    try:
+                        tried.bind((HOST, each))
+                    except OSError as error:
+                        return f"node {number} cannot listen on {HOST}:{each}: {error.strerror}"
+        return ""
 
     def start(self) -> None:
         """Start all nodes."""
@@ -154,6 +167,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = Cluster(options.nodes, options.port, options.folder)
+    if reason := cluster.why_not():
+        print(
+            f"{reason}. End what listens there, such as make run, or choose others: --port", file=sys.stderr
+        )
+        return 1
     print(f"{options.nodes} nodes, each in a process of its own; any of them takes any request:\n")
     for command in cluster.commands:
         print(f"  {shlex.join(command)}")

@@ -111,7 +111,13 @@ def show(connection: DaemonConnection, topic: str) -> None:
         print_json(_described(found))
         return
     rows = [
-        [p.partition, p.leader, _numbers(p.replicas), _numbers(p.isr), *_shown_offsets(p)]
+        [
+            p.partition,
+            p.leader if p.leader >= 0 else "none",
+            _numbers(p.replicas),
+            _numbers(p.isr),
+            *_shown_offsets(p),
+        ]
         for p in found.partitions
     ]
     print_table(["PARTITION", "LEADER", "REPLICAS", "IN SYNC", "BEGIN", "END"], rows)

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.process
 
 
 def free_port() -> int:
-    """First of the six ports that the three nodes need."""
+    """First of the twelve ports that the three nodes need."""
     for first in PORTS:
         with suppress(OSError):
-            for port in (first, first + 3, first + 100, first + 103, first + 200, first + 203):
+            for port in (first + 100 * node + each for node in range(3) for each in range(4)):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
             return first
@@ -79,6 +79,15 @@ def test_no_node_outlives_a_script_that_is_killed(tmp_path: Path) -> None:
     with running(tmp_path) as (script, nodes):
         script.kill()
         until_blocking(lambda: not any(map(is_alive, nodes)))
+
+
+def test_nothing_starts_if_a_port_is_in_use(tmp_path: Path) -> None:
+    first = free_port()
+    with socket.create_server(("127.0.0.1", first + 101)):
+        command = [sys.executable, "examples/cluster.py", "--port", str(first), "--folder", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"node 2 cannot listen on 127.0.0.1:{first + 101}: Address already in use")
 
 
 def test_a_node_may_end_alone(tmp_path: Path) -> None:
