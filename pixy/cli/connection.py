@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from pixy.cli.addresses import DEFAULT_ADDRESS, grpc_targets
 from pixy.cli.contexts import CONTEXT_OPTIONS, context_values
 from pixy.errors import PixyError
 
@@ -39,11 +40,8 @@ __all__ = [
     "status_name",
 ]
 
-DEFAULT_ADDRESS = "127.0.0.1:19091"
-_DEFAULT_PORT = 19091
 _CONNECT_SECONDS = 3.0
 """Time limit for one of several addresses to accept a connection."""
-_PORT_MAX = 65535
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -63,6 +61,7 @@ _TLS_SIGNS = {
 }
 """Texts in place of gRPC's, by what these have in them."""
 _CLOSED = ("socket closed", "connection reset by peer")
+_NOT_GRPC = ("http1.x server", "failed parsing http/2")
 _NOT_REACHED = (
     "failed to connect",
     "connection refused",
@@ -91,6 +90,7 @@ class DaemonConnection:
         timeout: timeout of a call, in seconds.
         ca_path: trusted certificate; None: no TLS.
         certificate_path, key_path: of the client; None: it has none.
+        context: name of the context that some of these are from, if they are.
     """
 
     address: str
@@ -100,6 +100,7 @@ class DaemonConnection:
     ca_path: Path | None
     certificate_path: Path | None = None
     key_path: Path | None = None
+    context: str = ""
 
     @contextmanager
     def open(self) -> "Iterator[KafkaPixyStub]":
@@ -139,16 +140,26 @@ class DaemonConnection:
         """A gRPC error as one line, with a hint if the daemon could not be reached."""
         name, details = status_name(error), str(getattr(error, "details", str)() or "").strip()
         if name == "UNAVAILABLE":
-            details = self._why_not_reached(details.lower()) or details
+            reason = self._why_not_reached(details)
+            details = f"{reason}{self._from_context}" if reason else details
         elif name == "DEADLINE_EXCEEDED":
             details = f"no answer from {self.address} within {self.timeout:g} s (--timeout)"
         return CallFailed(f"{name}: {' '.join(details.split())}")
 
     def _why_not_reached(self, details: str) -> str:
         """Reason in place of gRPC's, empty if the daemon was reached."""
+        unknown = re.search(r"lookup failed for (\S+): ([^\]]+)", details)
+        if unknown:
+            return f"cannot look up {unknown[1]}: {unknown[2]}"
+        details = details.lower()
         tls = next((text for sign, text in _TLS_SIGNS.items() if sign in details), "")
         if tls:
             return tls.format(address=self.address)
+        if any(sign in details for sign in _NOT_GRPC):
+            return (
+                f"{self.address} does not speak gRPC: use the address of grpc_addr, by default {DEFAULT_ADDRESS}, "
+                "not those for HTTP, metrics or other nodes"
+            )
         if not any(sign in details for sign in _NOT_REACHED):
             return ""
         if any(sign in details for sign in _CLOSED) and self.certificate_path is None:
@@ -173,7 +184,16 @@ class DaemonConnection:
 
     def channel(self) -> "grpc.Channel":
         """A new channel, to the first of the addresses that accepts a connection."""
-        return self._channel(_first_that_accepts(_targets(self.address)))
+        try:
+            return self._channel(_first_that_accepts(grpc_targets(self.address)))
+        except CallFailed as error:
+            raise CallFailed(f"{error}{self._from_context}") from error
+        except click.UsageError as error:
+            raise click.UsageError(f"{error.message}{self._from_context}") from error
+
+    @property
+    def _from_context(self) -> str:
+        return f" (context {self.context})" if self.context else ""
 
     def _channel(self, target: str) -> "grpc.Channel":
         import ssl
@@ -202,23 +222,6 @@ class DaemonConnection:
                 ) from error
         credentials = grpc.ssl_channel_credentials(ca, key, certificate)
         return grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
-
-
-def _targets(text: str) -> list[str]:
-    """The addresses of a list as gRPC takes them, with the default port where there is none."""
-    if text.startswith(("unix:", "unix-abstract:")) or re.match(r"[a-z0-9-]+:/|ipv[46]:", text):
-        return [text]
-    targets = []
-    for address in text.split(","):
-        host = address.strip()
-        match = re.fullmatch(r"(?P<host>[^\s:\[\]/]+|\[[0-9a-fA-F:.%]+\])(:(?P<port>[0-9]{1,5}))?", host)
-        if host.startswith("unix:"):
-            targets.append(host)
-        elif match is None or not 0 < int(match["port"] or _DEFAULT_PORT) <= _PORT_MAX:
-            raise click.UsageError(f"--address: {host!r} is not HOST, HOST:PORT or unix:PATH")
-        else:
-            targets.append(f"{match['host']}:{match['port'] or _DEFAULT_PORT}")
-    return targets
 
 
 def _first_that_accepts(targets: list[str]) -> str:
@@ -318,11 +321,11 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def command(*, context: str | None, **given: Any) -> None:
         here = click.get_current_context()
-        shared = {field.name: given.pop(field.name) for field in fields(DaemonConnection)}
-        chosen = context_values(context)
+        shared = {each.name: given.pop(each.name) for each in fields(DaemonConnection) if each.name in given}
+        context, chosen = context_values(context)
         for name in CONTEXT_OPTIONS:
             if name in chosen and here.get_parameter_source(name) is ParameterSource.DEFAULT:
-                shared[name] = chosen[name]
+                shared |= {name: chosen[name], "context": context}
         function(connection=DaemonConnection(**shared), **given)
 
     return connection_options(_CONTEXT(command))

@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from pixy.cli.addresses import grpc_targets
 from pixy.cli.output import print_json, print_line, print_table
 from pixy.errors import PixyError
 
@@ -107,11 +108,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def context_values(name: str | None) -> Mapping[str, Any]:
-    """Values of connection options in a context, by the names of `CONTEXT_OPTIONS`.
+def context_values(name: str | None) -> tuple[str, Mapping[str, Any]]:
+    """The name of a context, and its values of connection options by those of `CONTEXT_OPTIONS`.
 
     Args:
-        name: None for the context in use, which may be none.
+        name: None for the context in use, which may be none: its name is empty.
 
     Raises:
         ContextError: there is no such context, or the file cannot be used.
@@ -119,9 +120,9 @@ def context_values(name: str | None) -> Mapping[str, Any]:
     contexts = _load()
     chosen = name or contexts.current
     if not chosen:
-        return {}
+        return "", {}
     values = contexts.named(chosen)
-    return {
+    return chosen, {
         option: Path(values[written]).expanduser() if written.endswith("_path") else values[written]
         for option, written in CONTEXT_OPTIONS.items()
         if written in values
@@ -164,7 +165,10 @@ def list_(as_json: bool) -> None:
 @click.option("--tls-certificate-path", type=click.Path(dir_okay=False), help="Certificate, PEM.")
 @click.option("--tls-key-path", type=click.Path(dir_okay=False), help="Key of that certificate, PEM.")
 def create(name: str, **options: str | None) -> None:
-    """Create the context NAME, or replace it. The first one is in use at once."""
+    """Create the context NAME, or replace it. The first one is in use at once.
+
+    The files must be there; nothing connects to the addresses.
+    """
     known = _load()
     values = {
         option: str(Path(value).expanduser().absolute()) if option.endswith("_path") else value
@@ -173,10 +177,25 @@ def create(name: str, **options: str | None) -> None:
     }
     if not values:
         raise click.UsageError("nothing to keep: give --address, --cluster or TLS files")
+    _check(values)
     known.by_name[name] = values
     known.current = known.current or name
     _save(known)
     print_line(f"created context {name}{', in use' if known.current == name else ''}")
+
+
+def _check(values: Mapping[str, str]) -> None:
+    """Refuse what no command could connect with."""
+    if "address" in values:
+        grpc_targets(values["address"])
+    if ("tls_certificate_path" in values) != ("tls_key_path" in values):
+        raise click.UsageError("--tls-certificate-path and --tls-key-path go together")
+    for option in CONTEXT_OPTIONS.values():
+        if option.endswith("_path") and option in values:
+            try:
+                Path(values[option]).open("rb").close()
+            except OSError as error:
+                raise ContextError(f"cannot read {values[option]}: {error.strerror}") from error
 
 
 @contexts.command()

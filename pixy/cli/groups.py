@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pixy.cli.confirmation import confirm
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command, status_name
 from pixy.cli.offset_changes import NOTHING_COMMITTED, offsets_of
 from pixy.cli.output import print_json, print_line, print_table
@@ -77,21 +78,31 @@ def show(connection: DaemonConnection, group: str) -> None:
 @groups.command()
 @click.argument("group")
 @click.option("--topic", "-t", default="", help="Delete its offsets in this topic alone.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_command
-def delete(connection: DaemonConnection, group: str, topic: str) -> None:
+def delete(connection: DaemonConnection, group: str, topic: str, yes: bool) -> None:
     """Delete GROUP: the offsets that it has committed, in all topics or with --topic in one.
 
     It starts anew when it consumes again. Refused while it has consumers; a client counts as one
-    for a while after its last call (consumer.subscription_timeout). With --json an object: group,
-    topic (null: all).
+    for a while after its last call (consumer.subscription_timeout). Asks for confirmation; without
+    a terminal, --yes is required. With --json an object: group, topic (null: all).
     """
-    delete_offsets(connection, group, topic)
+    delete_offsets(connection, group, topic, yes=yes)
 
 
-def delete_offsets(connection: DaemonConnection, group: str, topic: str) -> None:
-    """Delete the offsets of a group in a topic, or with an empty name in all, and say so."""
+def delete_offsets(connection: DaemonConnection, group: str, topic: str, *, yes: bool) -> None:
+    """Delete the offsets of a group in a topic, or with an empty name in all, and say so.
+
+    Args:
+        yes: do not ask before.
+    """
     from pixy.proto import pixy_topics_pb2
 
+    if not yes:
+        where = f"topic {topic}" if topic else "all topics"
+        confirm(
+            f"Delete the committed offsets of {group} in {where}?", f"offsets of {group} were not deleted"
+        )
     request = pixy_topics_pb2.DeleteGroupRequest(cluster=connection.cluster, group=group, topic=topic)
     with connection.open_topics() as stub:
         stub.DeleteGroup(request, timeout=connection.timeout)

@@ -41,6 +41,7 @@ class OffsetChange:
         after: the new one.
         again: messages that come again.
         skipped: messages that do not come any more.
+        end: of the log; messages between it and `after` may not come either.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class OffsetChange:
     after: int
     again: int
     skipped: int
+    end: int
 
 
 def offsets_of(
@@ -86,6 +88,7 @@ def _change(topic: str, found: "PartitionOffset", planned: PlannedOffset) -> Off
         after,
         _length(_without(had, gets)),
         _length(_without(gets, had)),
+        found.end,
     )
 
 

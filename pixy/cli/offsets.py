@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
@@ -25,7 +26,7 @@ from pixy.cli.offset_changes import (
     to_time,
     topics_of,
 )
-from pixy.cli.output import counted, print_json, print_line, print_table
+from pixy.cli.output import counted, print_json, print_line, print_table, report_error
 from pixy.cli.times import parse_time_ms
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def offsets() -> None:
 def get(connection: DaemonConnection, topic: str | None, group: str) -> None:
     """Show the offsets of each partition of TOPIC, and the position of a consumer group in it.
 
-    Without TOPIC: of all topics in which the group has offsets. Offset -1: the group has no
+    Without TOPIC: of all topics in which the group has offsets; standard error says if there are
+    none. Offset -1: the group has no
     committed offset, and its lag is shown as -. With --json a list of objects with partition,
     begin, end, count, offset, lag (null: none), metadata and sparse_acks; without TOPIC an object
     of such lists by topic.
@@ -108,6 +110,8 @@ def get(connection: DaemonConnection, topic: str | None, group: str) -> None:
             _print_offsets(connection, offsets_of(connection, stub, group, topic))
             return
         found = dict(topics_of(connection, stub, group))
+    if not found:
+        report_error(f"consumer group {group} has no offsets in any topic")
     if connection.as_json:
         print_json({name: _json_offsets(entries) for name, entries in found.items()})
     else:
@@ -141,10 +145,11 @@ def _values(entry: "PartitionOffset", names: tuple[str, ...], no_lag: object) ->
 @offsets.command()
 @click.argument("topic")
 @click.option("--group", "-g", required=True, help="Consumer group.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_command
-def delete(connection: DaemonConnection, topic: str, group: str) -> None:
+def delete(connection: DaemonConnection, topic: str, group: str, yes: bool) -> None:
     """Delete the offsets of a consumer group in TOPIC, as `pixy groups delete --topic`."""
-    delete_offsets(connection, group, topic)
+    delete_offsets(connection, group, topic, yes=yes)
 
 
 @offsets.command("set")
@@ -244,12 +249,17 @@ def _set_positions(
     dry_run: bool,
 ) -> None:
     """Set offsets that are given; the daemon checks them."""
+    import grpc
+
     planned = {number: PlannedOffset(offset) for number, offset in positions.items()}
     if dry_run:
         changes = plan(topic, offsets_of(connection, stub, group, topic), planned)
         _print_changes(connection, group, changes, dry_run, topic)
         return
     set_offsets(connection, stub, group, topic, planned)
+    if any(each.offset > 0 for each in planned.values()):
+        with suppress(grpc.RpcError):  # the offsets are set, and only a warning depends on it
+            _warn(plan(topic, offsets_of(connection, stub, group, topic), planned))
     if connection.as_json:
         print_json([{"partition": number, "offset": offset} for number, offset in positions.items()])
     else:
@@ -344,6 +354,7 @@ def _print_changes(
     dry_run: bool,
     topic: str | None,
 ) -> None:
+    _warn(changes)
     again, skipped = (sum(getattr(change, name) for change in changes) for name in ("again", "skipped"))
     if connection.as_json:
         print_json(
@@ -361,3 +372,13 @@ def _print_changes(
     print_line(
         f"{done} {counted(len(changes), 'partition')} of {where} for {group}: {again} messages come again, {skipped} are skipped"
     )
+
+
+def _warn(changes: Sequence[OffsetChange]) -> None:
+    """Name the partitions whose new offsets skip messages that are not written yet."""
+    for change in changes:
+        if change.after > change.end:
+            report_error(
+                f"warning: partition {change.partition} of {change.topic} ends at {change.end}: messages that are "
+                f"written there below offset {change.after} may be skipped"
+            )

@@ -24,7 +24,7 @@ from pixy.http2.frames import STREAM_ID_MAX
 from pixy.http2.handler import DRAIN_PING
 from pixy.http2.headers import encode_headers
 from pixy.http2.hpack import Field
-from pixy.http2.http1 import HTTP1_ANSWER, HTTP1_REQUEST
+from pixy.http2.http1 import HTTP1_REQUEST, http1_answer
 from pixy.http2.liveness import Due, Liveness
 from pixy.http2.options import Options
 from pixy.http2.receiver import UNBOUNDED, Receiver
@@ -311,7 +311,7 @@ class Http2Connection:
         self._closed = True
         self._sender.discard_all()
         if error.reason == HTTP1_REQUEST and self._sender.greeting:
-            self._sender.output = [HTTP1_ANSWER]
+            self._sender.output = [http1_answer(self._options.http1_hint)]
         else:
             debug = error.reason.encode()[:_DEBUG_BYTES_MAX]
             self._sender.control(frames.goaway(self._receiver.last_stream_id, error.code, debug))

@@ -2,22 +2,28 @@
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
 
-__all__ = ["HTTP1_ANSWER", "HTTP1_REQUEST", "NO_PREFACE", "no_preface"]
+__all__ = ["HTTP1_REQUEST", "NO_PREFACE", "http1_answer", "no_preface"]
 
 HTTP1_REQUEST = "an HTTP/1 request, this port needs HTTP/2"
 NO_PREFACE = "not an HTTP/2 client preface"
-
-_TEXT = b"This port serves gRPC over HTTP/2. There is no HTTP/1.1 API.\n"
-HTTP1_ANSWER = (
-    b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%s" % (len(_TEXT), _TEXT)
-)
-"""The whole answer to any request of HTTP/1 (RFC 9110 §15.6.6); the connection ends behind it."""
 
 _METHODS = tuple(
     f"{method} ".encode()
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
 )
+
+
+def http1_answer(hint: str) -> bytes:
+    """The whole answer to any request of HTTP/1 (RFC 9110 §15.6.6); the connection ends behind it.
+
+    Args:
+        hint: a sentence on where HTTP/1 is spoken.
+    """
+    text = f"This port serves gRPC over HTTP/2. {hint}\n".encode()
+    return (
+        b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(text), text)
+    )
 
 
 def no_preface(begin: bytes) -> Http2ConnectionError:

@@ -57,6 +57,7 @@ class Options:
             gets through in frames of less than 128 bytes only (CVE-2019-9517, CVE-2019-9511).
         drain_ping_s: time that the first GOAWAY waits for the acknowledgement of its PING before
             the final GOAWAY is sent.
+        http1_hint: sentence for clients of HTTP/1 on where that is spoken.
     """
 
     max_concurrent_streams: int = 4096
@@ -77,6 +78,7 @@ class Options:
     idle_s: float = 0
     send_stall_s: float = 300
     drain_ping_s: float = 1
+    http1_hint: str = "There is no HTTP/1.1 API."
 
     def __post_init__(self) -> None:
         """Raise ValueError if the limits contradict the protocol or each other."""

@@ -39,6 +39,33 @@ def test_an_unreachable_daemon_gives_a_hint(run: Run) -> None:
     )
 
 
+def test_a_port_that_speaks_http_is_told_from_one_where_nothing_listens(run: Run) -> None:
+    def serve(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            connection.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        served = threads.submit(serve, listening)
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        result = run("topics", "list", "--address", address)
+        served.result()
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"pixy: UNAVAILABLE: {address} does not speak gRPC: use the address of grpc_addr, by default "
+        "127.0.0.1:19091, not those for HTTP, metrics or other nodes\n"
+    )
+
+
+def test_a_host_that_is_not_known_is_named(run: Run) -> None:
+    result = run("topics", "list", "--address", "no.such.host.invalid")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("pixy: UNAVAILABLE: cannot look up no.such.host.invalid:19091: ")
+    assert "[" not in result.stderr
+
+
 def test_a_timeout_is_reported_with_its_option(pixy: FakePixy, run: Run) -> None:
     def answer(_: pb.ListTopicRq) -> pb.ListTopicRs:
         raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "too late")

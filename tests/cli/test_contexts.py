@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cli.connection import _targets
+from pixy.cli.addresses import grpc_targets
 from pixy.proto import kafkapixy_pb2 as pb
 
 from .conftest import Run
@@ -29,11 +29,13 @@ def test_a_command_takes_what_it_is_not_told_from_the_context_in_use(
 
 
 def test_contexts_are_kept_in_a_file(run_alone: Run, contexts: Path) -> None:
-    run_alone("contexts", "create", "a", "--address", "n1,n2", "--tls-ca-path", "/etc/ca.pem")
+    ca = contexts.with_name("ca.pem")
+    ca.touch()
+    run_alone("contexts", "create", "a", "--address", "n1,n2", "--tls-ca-path", str(ca))
     run_alone("contexts", "create", 'b "quoted"', "--cluster", "c")
     assert run_alone("contexts", "use", 'b "quoted"').stdout == 'using context b "quoted"\n'
     assert contexts.read_text() == (
-        'current = "b \\"quoted\\""\n\n[contexts."a"]\naddress = "n1,n2"\ntls_ca_path = "/etc/ca.pem"\n\n'
+        f'current = "b \\"quoted\\""\n\n[contexts."a"]\naddress = "n1,n2"\ntls_ca_path = "{ca}"\n\n'
         '[contexts."b \\"quoted\\""]\ncluster = "c"\n'
     )
     assert json.loads(run_alone("contexts", "show", "--json").stdout) == {
@@ -66,6 +68,42 @@ def test_text_that_is_not_utf_8_is_refused_and_the_file_stays(run_alone: Run, co
 
 
 @pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        (("--address", "127.0.0.1:abc"), 2, "'127.0.0.1:abc' is not HOST, HOST:PORT or unix:PATH"),
+        (("--tls-ca-path", "/none/ca.pem"), 1, "pixy: cannot read /none/ca.pem: No such file or directory\n"),
+        (("--tls-key-path", "/dev/null"), 2, "--tls-certificate-path and --tls-key-path go together"),
+    ],
+)
+def test_a_context_that_no_command_could_use_is_refused(
+    run_alone: Run, contexts: Path, options: tuple[str, ...], code: int, reason: str
+) -> None:
+    result = run_alone("contexts", "create", "prod", *options)
+    assert (result.exit_code, reason in result.stderr) == (code, True)
+    assert not contexts.exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "reason"),
+    [
+        (
+            'tls_ca_path = "/none/ca.pem"',
+            1,
+            "cannot read /none/ca.pem: No such file or directory (context prod)\n",
+        ),
+        ('address = "a:b"', 2, "'a:b' is not HOST, HOST:PORT or unix:PATH (context prod)\n"),
+        ('address = "unix:/none/pixy"', 1, "with --address or PIXY_ADDRESS (context prod)\n"),
+    ],
+)
+def test_errors_of_a_context_name_it(
+    run_alone: Run, contexts: Path, values: str, code: int, reason: str
+) -> None:
+    contexts.write_text(f'current = "prod"\n[contexts.prod]\n{values}\n')
+    result = run_alone("topics", "list")
+    assert (result.exit_code, reason in result.stderr) == (code, True)
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("x", "cannot read the contexts of "),
@@ -92,10 +130,10 @@ def test_a_file_that_cannot_be_used_is_an_error(
     ],
 )
 def test_addresses_have_a_default_port(text: str, targets: list[str]) -> None:
-    assert _targets(text) == targets
+    assert grpc_targets(text) == targets
 
 
-@pytest.mark.parametrize("text", ["", "a,,b", "a:0", "a:65536", "a b", "::1"])
+@pytest.mark.parametrize("text", ["", "a,,b", "a:0", "a:65536", "a b", "::1", "http://127.0.0.1:19091"])
 def test_what_is_no_address_is_wrong_usage(run_alone: Run, text: str) -> None:
     result = run_alone("topics", "list", "--address", text)
     assert (result.exit_code, "is not HOST, HOST:PORT or unix:PATH" in result.stderr) == (2, True)

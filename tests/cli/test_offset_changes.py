@@ -203,9 +203,9 @@ def test_groups_are_listed(pixy: FakePixy, run: Run) -> None:
 @pytest.mark.parametrize(
     ("args", "topic", "said"),
     [
-        (("groups", "delete", "bar"), "", "deleted bar\n"),
-        (("groups", "delete", "bar", "--topic", "foo"), "foo", "deleted offsets of bar in foo\n"),
-        (("offsets", "delete", "foo", "-g", "bar"), "foo", "deleted offsets of bar in foo\n"),
+        (("groups", "delete", "bar", "--yes"), "", "deleted bar\n"),
+        (("groups", "delete", "bar", "--topic", "foo", "--yes"), "foo", "deleted offsets of bar in foo\n"),
+        (("offsets", "delete", "foo", "-g", "bar", "--yes"), "foo", "deleted offsets of bar in foo\n"),
     ],
 )
 def test_a_group_or_its_offsets_in_a_topic_are_deleted(
@@ -217,11 +217,20 @@ def test_a_group_or_its_offsets_in_a_topic_are_deleted(
     assert pixy.named("DeleteGroup") == [topics_pb.DeleteGroupRequest(group="bar", topic=topic)] * 2
 
 
+@pytest.mark.parametrize("args", [("groups", "delete", "bar"), ("offsets", "delete", "foo", "-g", "bar")])
+def test_without_a_terminal_offsets_are_not_deleted_unasked(
+    pixy: FakePixy, run: Run, args: tuple[str, ...]
+) -> None:
+    result = run(*args)
+    assert (result.exit_code, pixy.calls) == (2, [])
+    assert "standard input is not a terminal: confirm with --yes" in result.stderr
+
+
 def test_the_refusal_to_delete_a_group_names_its_consumers(pixy: FakePixy, run: Run) -> None:
     def refuse(_: object) -> None:
         raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "consumer group bar has consumers: me")
 
     pixy.answers["DeleteGroup"] = refuse
-    result = run("groups", "delete", "bar")
+    result = run("groups", "delete", "bar", "--yes")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "consumer group bar has consumers: me" in result.stderr

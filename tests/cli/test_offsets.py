@@ -51,6 +51,31 @@ def test_offsets_set_takes_numbers_and_words(pixy: FakePixy, run: Run) -> None:
     assert [(entry.partition, entry.offset) for entry in request.offsets] == [(0, 42), (1, -2), (2, -1)]
 
 
+@pytest.mark.parametrize("position", ["0=121", "*=121"])
+def test_an_offset_beyond_the_end_is_set_with_a_warning(pixy: FakePixy, run: Run, position: str) -> None:
+    pixy.answers |= {
+        "SetOffsets": pb.SetOffsetsRs(),
+        "GetOffsets": pb.GetOffsetsRs(offsets=OFFSETS.offsets[:1]),
+    }
+    result = run("offsets", "set", "foo", "-g", "bar", position)
+    assert (result.exit_code, len(pixy.named("SetOffsets"))) == (0, 1)
+    assert result.stderr == (
+        "pixy: warning: partition 0 of foo ends at 120: messages that are written there below offset 121 may be "
+        "skipped\n"
+    )
+    assert run("offsets", "set", "foo", "-g", "bar", position.replace("121", "120")).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--json", "{}\n"), ("--timeout=30", "TOPIC  PARTITION  BEGIN")]
+)
+def test_a_group_without_offsets_is_told(pixy: FakePixy, run: Run, option: str, said: str) -> None:
+    pixy.answers["ListTopics"] = pb.ListTopicRs()
+    result = run("offsets", "get", "-g", "nosuch", option)
+    assert (result.exit_code, result.stdout.startswith(said)) == (0, True)
+    assert result.stderr == "pixy: consumer group nosuch has no offsets in any topic\n"
+
+
 def test_offsets_set_prints_json(pixy: FakePixy, run: Run) -> None:
     pixy.answers["SetOffsets"] = pb.SetOffsetsRs()
     result = run("offsets", "set", "foo", "-g", "bar", "0=oldest", "--json")

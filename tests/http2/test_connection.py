@@ -32,7 +32,7 @@ from pixy.http2 import (
 from pixy.http2 import frames as f
 from pixy.http2.frames import FrameType, frame
 from pixy.http2.hpack import encode
-from pixy.http2.http1 import HTTP1_ANSWER
+from pixy.http2.http1 import http1_answer
 from tests.http2.peer import GREETING, OK, REQUEST, TRAILERS, Peer, cut
 
 SETTINGS_ACK = frame(FrameType.SETTINGS, f.ACK, 0)
@@ -72,7 +72,7 @@ def test_a_request_of_http1_before_any_frame_of_ours_is_answered_in_http1_alone(
     peer.send(b"\r\n")
     peer.connection.announce_drain()
     peer.connection.terminate(ErrorCode.NO_ERROR, "")
-    assert peer.connection.take_output() == HTTP1_ANSWER
+    assert peer.connection.take_output() == http1_answer(Options().http1_hint)
     peer = Peer(greet=False)
     peer.connection.announce_drain()
     peer.send(b"GET / HTTP/1.1\r\n\r\n")

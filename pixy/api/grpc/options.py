@@ -23,7 +23,7 @@ def server_options(config: GrpcConfig, client_share_percent: int) -> ServerOptio
     )
 
 
-def grpc_options(config: GrpcConfig) -> GrpcOptions:
+def grpc_options(config: GrpcConfig, http1_hint: str = Options().http1_hint) -> GrpcOptions:
     """Limits of gRPC's connections by a configuration, and some that follow from it."""
     defaults = GrpcOptions()
     http2 = Options(
@@ -35,6 +35,7 @@ def grpc_options(config: GrpcConfig) -> GrpcOptions:
         keepalive_timeout_s=min(defaults.http2.keepalive_timeout_s, config.keepalive or inf),
         idle_s=config.idle_timeout,
         send_stall_s=config.stall_timeout,
+        http1_hint=http1_hint,
     )
     return GrpcOptions(
         http2=http2,

@@ -55,7 +55,9 @@ class GrpcServer:
         self._health = Health([*(service.descriptor.full_name for service in services), *clusters])
         reflection = Reflection([*(service.descriptor for service in services), HEALTH])
         services += [self._health.service(), *reflection.services()]
-        self._factory = GrpcFactory(server.environment, services, grpc_options(config.grpc))
+        self._factory = GrpcFactory(
+            server.environment, services, grpc_options(config.grpc, _http1_hint(config.tcp_addr))
+        )
 
     async def start(self) -> dict[str, str]:
         """Listen, with health NOT_SERVING.
@@ -96,3 +98,13 @@ class GrpcServer:
 def _part(cluster: str) -> str:
     """Name of a cluster's health."""
     return f"cluster:{cluster}"
+
+
+def _http1_hint(tcp_addr: str) -> str:
+    """Where clients of HTTP/1 are served. The host is left out: it may be an internal one."""
+    if not tcp_addr:
+        return "There is no HTTP/1.1 API: tcp_addr is not set."
+    port = tcp_addr.rpartition(":")[2]
+    if is_socket_path(tcp_addr) or port == "0":
+        return "The HTTP API has an address of its own (tcp_addr)."
+    return f"The HTTP API has a port of its own, {port} (tcp_addr)."

@@ -1,5 +1,6 @@
 """pixy/api/grpc/server.py: addresses, health, reflection."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,28 @@ async def test_a_taken_port_is_an_error_that_names_the_address(served: ServedNod
     )
     with pytest.raises(StartError, match=f"cannot listen on {taken}: Address already in use"):
         await server.start()
+    await server.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("tcp_addr", "hint"),
+    [
+        ("127.0.0.1:19092", b"The HTTP API has a port of its own, 19092 (tcp_addr).\n"),
+        ("", b"There is no HTTP/1.1 API: tcp_addr is not set.\n"),
+    ],
+)
+async def test_a_client_of_http1_learns_where_that_is_spoken(
+    served: ServedNode, tcp_addr: str, hint: bytes
+) -> None:
+    server = LoneGrpcServer(
+        replace(CONFIG, tcp_addr=tcp_addr), {"": served.proxy}, SystemClock(), served.faults.append
+    )
+    host, port = (await server.start())["grpc"].rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /topics HTTP/1.1\r\nHost: pixy\r\n\r\n")
+    async with asyncio.timeout(30):
+        assert (await reader.read()).endswith(b"\r\n\r\nThis port serves gRPC over HTTP/2. " + hint)
+    writer.close()
     await server.stop(0)
 
 
