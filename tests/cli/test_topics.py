@@ -84,8 +84,8 @@ def test_topics_show_prints_partitions_with_offsets_and_options(pixy: FakePixy, 
     pixy.answers["DescribeTopic"] = FOO
     assert run("topics", "show", "foo", "--cluster", "c").stdout == (
         "PARTITION  LEADER  REPLICAS  IN SYNC  BEGIN  END\n"
-        "        0       1  1,2       1        5      120\n"
-        "        1    none  1,2                -      -\n"
+        "        0  1       1,2       1        5      120\n"
+        "        1  none    1,2                -      -\n"
         "\n"
         "OPTION         VALUE\n"
         "retention_ms   604800000\n"

@@ -160,6 +160,8 @@ class Producer:
         self._expires_at = inf
         # The producer id of partitions without one.
         self._producer: ProducerId | None = None if transaction is None else transaction.producer
+        # Partitions that no batch of a transaction is written to any more.
+        self._ended: set[TopicPartition] = set()
         self._tasks = Tasks(on_fault)
         self._empty = asyncio.Event()
         self._empty.set()
@@ -192,6 +194,11 @@ class Producer:
         now, limit_s = self._loop.time(), self._options.delivery_timeout_s
         queue = self._queues.get(partition)
         if queue is None or queue.topic_id != known.topic_id:
+            if queue is not None:
+                self._end_sequence(queue)
+            if partition in self._ended:
+                done(-1, self._deleted(partition))
+                return
             queue = ProduceQueue(partition, known.topic_id, self._backoff(), limit_s)
             self._queues[partition] = queue
         pending = PendingBatch(batch, records, done, now + limit_s - age_s, limit_s - min(age_s, 0.0))
@@ -482,6 +489,17 @@ class Producer:
         if queue.pending:
             queue.pending[0].sequenced = False
 
+    def _end_sequence(self, queue: ProduceQueue) -> None:
+        """A queue goes, perhaps only because a broker that lags did not know its topic.
+
+        Another one for the partition never has its producer id: the broker would take the first
+        batches for repeats of those here, and confirm them without writing them.
+        """
+        if self._transactional_id is not None:
+            self._ended.add(queue.partition)
+        elif self._producer == queue.producer:
+            self._producer = None
+
     def _settle(self, queue: ProduceQueue, offset: int, error: PixyError | None) -> None:
         """The first batch is answered; the next one is due."""
         pending = self._take_first(queue)
@@ -557,7 +575,9 @@ class Producer:
         if queue.in_doubt:
             self._start_over(queue)
         gone = self._is_gone(queue)
-        self._settle(queue, -1, self._deleted(queue) if gone else self._time_is_over(queue, pending))
+        self._settle(
+            queue, -1, self._deleted(queue.partition) if gone else self._time_is_over(queue, pending)
+        )
 
     def _time_is_over(self, queue: ProduceQueue, pending: PendingBatch) -> PixyError:
         topic, number = queue.partition
@@ -587,15 +607,16 @@ class Producer:
         """Fail the batches of a deleted topic, none of which is in flight."""
         self._ready.pop(queue, None)
         if self._queues.get(queue.partition) is queue:
+            self._end_sequence(queue)
             del self._queues[queue.partition]
         while queue.pending:
             pending = queue.pending[0]
             queue.remove(pending)
             self.buffered_bytes -= len(pending.batch)
-            self._answer(pending, -1, self._deleted(queue))
+            self._answer(pending, -1, self._deleted(queue.partition))
         if not self.buffered_bytes:
             self._empty.set()
 
     @staticmethod
-    def _deleted(queue: ProduceQueue) -> UnknownPartition:
-        return UnknownPartition(f"topic {queue.partition.topic} was deleted")
+    def _deleted(partition: TopicPartition) -> UnknownPartition:
+        return UnknownPartition(f"topic {partition.topic} was deleted")
