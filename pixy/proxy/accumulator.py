@@ -34,8 +34,8 @@ What is kept is sent again after growing pauses, batch by batch; what comes late
 stays behind it. Of these later records the synchronous ones are answered at their own limit, and so
 are callers that queue for room meanwhile. Records that have come at different times behind a batch
 which was in flight for long are sent as several batches, so that each has its own time. If the
-outcome of a mixed batch is unknown at that limit, its asynchronous records may be written twice:
-better than not at all.
+outcome of a mixed batch, or of a part of one, is unknown at that limit, its asynchronous records
+may be written twice: better than not at all.
 
 A batch that the backend refuses because of some of its records is divided (`divided_batches`), so
 that only these fail.

@@ -56,13 +56,10 @@ class KeptRecords:
 
     def may_keep(self, batch: ProduceBatch, error: PixyError) -> bool:
         """True if the asynchronous records of a failed batch are sent again."""
-        asynchronous = batch.dones.count(None)
-        if not asynchronous or self._stopped or self._monotonic() >= batch.until:
+        if None not in batch.dones or self._stopped or self._monotonic() >= batch.until:
             return False
-        if isinstance(error, DeadlineExceeded):
-            # Without synchronous records the time is over.
-            return asynchronous < len(batch.dones)
-        return isinstance(error, Unavailable) and not isinstance(error, ShuttingDown)
+        # A batch without synchronous records has their limit as a part of one that had some.
+        return isinstance(error, Unavailable | DeadlineExceeded) and not isinstance(error, ShuttingDown)
 
     def keep(self, batch: ProduceBatch, error: PixyError) -> tuple[list[ProduceDone | None], list[Any], int]:
         """Keep the asynchronous records of a batch, in the order of the flush.

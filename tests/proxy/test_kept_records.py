@@ -113,7 +113,6 @@ async def test_a_time_limit_above_it_is_theirs_too() -> None:
         UnknownPartition("deleted"),
         Internal("damaged"),
         ShuttingDown(),
-        DeadlineExceeded("in doubt"),  # the backend has tried for the whole time
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -139,6 +138,19 @@ async def test_synchronous_records_of_their_batch_get_the_error_and_are_not_writ
     assert answers.all == [(-1, -1, error)] * 3
     assert flat(await batches(backend)) == [b"1", b"3", b"5"]
     assert accumulators.lost == accumulators.buffered == accumulators.buffered_bytes == 0
+
+
+async def test_a_part_of_a_larger_flush_outlives_the_limit_of_the_synchronous_ones_in_it() -> None:
+    accumulators, backend, nobody = await make(replace(OPTIONS, flush_bytes=1000))
+    backend.fail_appends(DeadlineExceeded("in doubt"), 2)
+    values = [b"%d" % number * 300 for number in range(8)]
+    for value in values:
+        append(accumulators, value, nobody, sync=value is values[-1])
+    await accumulators.drained()
+    assert len(backend.ages) > 4
+    written = flat(await batches(backend))
+    assert [each for each in written if each != values[-1]] == values[:-1]
+    assert accumulators.lost == 0
 
 
 async def test_the_backend_has_their_whole_time_unless_somebody_waits_for_the_batch() -> None:

@@ -47,8 +47,16 @@ async def peek(
         raise UnknownPartition(f"topic {topic} has {count} partitions, none is {partition}")
     shown = _Shown(records_max, is_base64=is_base64)
     with proxy.log.fetches.holding(1, peer):
-        for number in range(count) if partition is None else [partition]:
-            await _peek_in(proxy, TopicPartition(topic, number), offset, shown)
+        places = [
+            TopicPartition(topic, each) for each in (range(count) if partition is None else [partition])
+        ]
+        positions = (OffsetPosition.EARLIEST, OffsetPosition.LATEST)
+        offsets = await proxy.log.list_offsets([OffsetQuery(each, at) for at in positions for each in places])
+        for place, begin, end in zip(places, offsets[: len(places)], offsets[len(places) :], strict=True):
+            if shown.is_full:
+                break
+            if begin is not None and end is not None:
+                await _peek_in(proxy, place, max(begin, offset if offset >= 0 else end + offset), end, shown)
     return shown.records
 
 
@@ -82,13 +90,8 @@ class _Shown:
                     self.records.append(line)
 
 
-async def _peek_in(proxy: Proxy, place: TopicPartition, offset: int, shown: _Shown) -> None:
-    queries = [OffsetQuery(place, OffsetPosition.EARLIEST), OffsetQuery(place, OffsetPosition.LATEST)]
-    begin, end = await proxy.log.list_offsets(queries)
-    if begin is None or end is None:
-        raise UnknownPartition(f"topic {place.topic} has no partition {place.partition}")
-    first = max(begin, offset if offset >= 0 else end + offset)
-    if first >= end or shown.is_full:
+async def _peek_in(proxy: Proxy, place: TopicPartition, first: int, end: int, shown: _Shown) -> None:
+    if first >= end:
         return
     for reader in await proxy.log.readers([Range(place, first, end)], max_bytes=_READ_BYTES, max_wait=0):
         state = RangeState.MORE

@@ -54,12 +54,15 @@ def read_list(body: bytes) -> tuple[list[Any], bool]:
     return (value, True) if type(value) is list else ([value], False)
 
 
-def read_lines(body: bytes) -> list[Any]:
+def read_lines(body: bytes, lines_max: int) -> list[Any]:
     """JSON values of a body with one a line; empty lines are left out.
 
     Raises:
-        HttpError: a line is no JSON.
+        HttpError: a line is no JSON, or there are too many.
     """
+    count = body.count(b"\n")
+    if count > lines_max:
+        raise HttpError(400, f"the body has {count} lines, expected 1 to {lines_max}")
     check_json(body)
     lines = enumerate(body.split(b"\n"), 1)
     return [_parse(line, f"line {number}") for number, line in lines if line.strip()]

@@ -149,7 +149,7 @@ def _given(exchange: Exchange) -> tuple[list[object], bool]:
         (exchange.head.get(b"content-type") or b"").decode("latin-1").partition(";")[0].strip().lower()
     )
     if content_type == _LINES_TYPE:
-        return list(read_lines(exchange.body)), True
+        return read_lines(exchange.body, 2 * _RECORDS_MAX), True
     if content_type == "application/json":
         return read_list(exchange.body)
     if content_type in _TEXT_TYPES:
