@@ -162,6 +162,13 @@ class AckBeyondEnd(InvalidAck):
 
     kafka_code = 1
 
+    @classmethod
+    def of(cls, topic: str, partition: int, offset: int, end: int) -> Self:
+        """The error of an ack in a partition with this end."""
+        return cls(
+            f"invalid ack: bad offset: {offset}: {topic}/{partition} ends at {end}, only offsets below can be acked"
+        )
+
 
 class InvalidOffset(InvalidArgument):
     """An offset to commit is out of range, or its sparse acks cannot be decoded."""

@@ -86,9 +86,8 @@ class ManagementServer:
         address = self._config.management_addr
         if is_socket_path(address):
             return await self._server.listen_unix(address, self._factory)
-        return await self._server.listen(
-            address, self._factory, self._config.tls if self._config.management.tls else None
-        )
+        tls = self._config.tls if self._config.management.tls else None
+        return await self._server.listen(address, self._factory, tls, "management_addr")
 
     def maybe_reload(self) -> None:
         """Use certificates that have changed."""

@@ -8,6 +8,7 @@ certificates that are on disk.
 """
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -231,8 +232,11 @@ class Listener:
             raise
 
 
-def bind_tcp(address: str) -> tuple[socket.socket, str]:
+def bind_tcp(address: str, option: str = "") -> tuple[socket.socket, str]:
     """Bind a socket to host:port; returns it with the real address.
+
+    Args:
+        option: that the address is from, to be named if it is in use.
 
     Raises:
         StartError: the address cannot be used.
@@ -249,7 +253,10 @@ def bind_tcp(address: str) -> tuple[socket.socket, str]:
     except OSError as error:
         if bound is not None:
             bound.close()
-        raise StartError(f"cannot listen on {address}: {error.strerror or error}") from error
+        hint = ""
+        if option and error.errno == errno.EADDRINUSE:
+            hint = f": end the process that has it, or set another {option} (--{option.replace('_', '-')})"
+        raise StartError(f"cannot listen on {address}: {error.strerror or error}{hint}") from error
     real = bound.getsockname()[1]
     return bound, f"[{host}]:{real}" if ":" in host else f"{host}:{real}"
 

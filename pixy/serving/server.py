@@ -109,13 +109,16 @@ class Server:
         """Number of calls that have begun and were not answered."""
         return self.environment.open_calls.open
 
-    async def listen(self, address: str, factory: ProtocolFactory, tls: TlsConfig | None = None) -> str:
+    async def listen(
+        self, address: str, factory: ProtocolFactory, tls: TlsConfig | None = None, option: str = ""
+    ) -> str:
         """Accept connections on host:port.
 
         Args:
             address: port 0 takes a free one.
             factory: of their protocol.
             tls: certificates, None for plain text.
+            option: that the address is from, to be named if it is in use.
 
         Returns:
             The address with the real port.
@@ -125,7 +128,7 @@ class Server:
         """
         files = TlsFiles(tls, factory.alpn) if tls is not None else None
         context = files.context() if files is not None else None
-        sock, real = bind_tcp(address)
+        sock, real = bind_tcp(address, option)
         self._listen(Listener(sock, real, self, factory, files, context))
         if tls is not None and tls.reload_interval and self._reloader is None:
             reloading = self._reload(tls.reload_interval)

@@ -265,6 +265,7 @@ async def test_subscriptions_are_bounded_over_all_groups(make_world: MakeWorld) 
     world = make_world(max_subscriptions=2)
     for topic in "uv":
         world.backend.create(topic, 1)
+    world.log(topic="v").append(b"a")
     await world.consume(topic="t")
     await world.consume(topic="u")
     for group in "gh":

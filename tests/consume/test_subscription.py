@@ -268,6 +268,7 @@ async def test_an_impossible_ack_is_rejected(
     if live:
         await world.consume()
     assert [type(outcome) for outcome in await world.ack(partition, offset)] == [error]
+    assert live or world.backend.groups.events == [], "it makes no consumer group"
 
 
 async def test_an_ack_for_a_partition_of_another_process_ends_after_the_timeout(

@@ -92,7 +92,9 @@ class GrpcServer:
         if is_socket_path(address):
             return await self._server.listen_unix(address, self._factory)
         tls = self._config.tls
-        return await self._server.listen(address, self._factory, tls if tls.certificate_path else None)
+        return await self._server.listen(
+            address, self._factory, tls if tls.certificate_path else None, "grpc_addr"
+        )
 
 
 def _part(cluster: str) -> str:

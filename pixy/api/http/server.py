@@ -83,7 +83,9 @@ class HttpServer:
             return {"http": await self._server.listen_unix(address, self.factory)}
         tls = self._config.tls
         try:
-            real = await self._server.listen(address, self.factory, tls if tls.certificate_path else None)
+            real = await self._server.listen(
+                address, self.factory, tls if tls.certificate_path else None, "tcp_addr"
+            )
         except StartError as error:
             if address != Config().tcp_addr:
                 raise

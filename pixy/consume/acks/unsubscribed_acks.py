@@ -1,8 +1,8 @@
 """Acks of topics that are not consumed here: the owner of the partition acks them.
 
-Without an owner this process subscribes. Joining first would take partitions away from the process
-that offered the record. While the owner is undecided or cannot be reached, the acks wait, as long
-as the patience with owners lasts.
+Without an owner this process subscribes, but for an offset beyond the end. Joining first would take
+partitions away from the process that offered the record. While the owner is undecided or cannot be
+reached, the acks wait, as long as the patience with owners lasts.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from pixy.consume.acks.passed_acks import check_ack, owner_backoff, pass_acks
 from pixy.consume.acks.waiting_acks import WaitingAcks
 from pixy.consume.core import UNDECIDED, Client, address_of
 from pixy.consume.partition import ConsumeEnvironment
-from pixy.errors import AckElsewhere, InvalidAck, PixyError, TooManyRequests
+from pixy.errors import AckBeyondEnd, AckElsewhere, InvalidAck, PixyError, TooManyRequests
 
 __all__ = ["UnsubscribedAcks"]
 
@@ -64,7 +64,8 @@ class UnsubscribedAcks:
         while lane.acks:
             try:
                 if not await self._pass(lane):
-                    await lane.decide(partial(self._hand_over, lane))
+                    count, end = len(lane.acks), await self._end_unless_subscribed(lane)
+                    await lane.decide(partial(self._hand_over, lane, end), count)
                 backoff.reset()
             except UNDECIDED as error:
                 lane.refusal, pause = error, backoff.grow()
@@ -84,10 +85,26 @@ class UnsubscribedAcks:
         async with passing.turn(lane.group, partition, first.address, lane.deadline):
             return self._find(lane.group, lane.topic) is None and await pass_acks(self._environment, lane)
 
-    def _hand_over(self, lane: AckLane, ack: WaitingAck) -> AckOutcome:
-        """Give an ack to the subscription."""
+    async def _end_unless_subscribed(self, lane: AckLane) -> int | None:
+        """The end of the partition, None if the subscription has to find out."""
+        if self._find(lane.group, lane.topic) is not None:
+            return None
+        try:
+            return await self._environment.ends.ask(lane.topic, lane.partition)
+        except PixyError:
+            return None
+
+    def _hand_over(self, lane: AckLane, end: int | None, ack: WaitingAck) -> AckOutcome:
+        """Give an ack to the subscription. None is begun for an ack beyond the end: a mistyped name
+        would be a consumer group from then on.
+
+        Args:
+            end: of the partition, told since the ack came; None if it is not known.
+        """
         try:
             acks = self._find(lane.group, lane.topic)
+            if acks is None and end is not None and ack.offset >= end:
+                raise AckBeyondEnd.of(lane.topic, lane.partition, ack.offset, end)
             if acks is None:
                 acks = self._subscribe(lane.group, lane.topic, ack.address)
         except PixyError as error:

@@ -567,10 +567,7 @@ class PartitionOffers(Redelivery):
         if not offered and (only_if_offered or offset in self.voided):
             return False
         if offset >= self.end:
-            raise AckBeyondEnd(
-                f"invalid ack: bad offset: {offset}: {self._owner.topic}/{self._owner.partition} ends at {self.end}, "
-                f"only offsets below can be acked"
-            )
+            raise AckBeyondEnd.of(self._owner.topic, self._owner.partition, offset, self.end)
         if not offered and offset >= self._before:
             return False
         self._check_fits(offset)

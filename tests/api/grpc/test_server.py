@@ -81,7 +81,8 @@ async def test_a_taken_port_is_an_error_that_names_the_address(served: ServedNod
     server = LoneGrpcServer(
         replace(CONFIG, grpc_addr=taken), {"": served.proxy}, SystemClock(), served.faults.append
     )
-    with pytest.raises(StartError, match=f"cannot listen on {taken}: Address already in use"):
+    hint = r"Address already in use: end the process that has it, or set another grpc_addr \(--grpc-addr\)"
+    with pytest.raises(StartError, match=f"cannot listen on {taken}: {hint}"):
         await server.start()
     await server.stop(0)
 

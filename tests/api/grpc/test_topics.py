@@ -233,6 +233,13 @@ async def test_groups_are_listed_also_those_that_only_committed(
     await fails(unknown, CODE.INVALID_ARGUMENT, "unknown")
 
 
+async def test_an_ack_beyond_the_end_makes_no_group(channel: grpc.aio.Channel, stub: TopicsAsyncStub) -> None:
+    await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=1))
+    ack: Any = KafkaPixyStub(channel).Ack(kafkapixy.AckRq(topic="t", group="typo", offset=99))
+    await fails(ack, CODE.INVALID_ARGUMENT, "bad offset: 99: t/0 ends at 0")
+    assert list((await stub.ListGroups(pb.ListGroupsRequest())).groups) == []
+
+
 async def test_records_are_removed_by_partition(fake_server: FakeServer, stub: TopicsAsyncStub) -> None:
     await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=3))
     for number in range(3):
