@@ -583,7 +583,7 @@ class Producer:
         topic, number = queue.partition
         limit = f"{pending.limit_s:g} s"
         reason = queue.reason or self._client.fault or "the broker has not answered"
-        if pending.maybe_written:
+        if pending.maybe_written or pending.whole_maybe_written:
             return DeadlineExceeded(
                 f"it is not known whether {topic}-{number} was written within {limit}: {reason}"
             )

@@ -8,8 +8,8 @@ median of the clocks of the nodes, if a majority of all nodes is within a minute
     agrees           is within a minute     its clock's
     agrees           is off                 what it was before its clock was off, advanced by
                                             monotonic time; at first, the one that is agreed on
-    does not agree                          the same; of a node that never knew an agreed one, the
-                                            latest of the clocks that it knows
+    does not agree                          the same; of a node that never knew an agreed one of
+                                            several nodes, the latest of the clocks that it knows
 
 A time that is too late keeps data for longer, one that is too early has it removed: hence the
 latest. Nothing expires without a majority, nor by a node whose own clock is off.
@@ -148,7 +148,7 @@ class NodeTime:
         agreed = agreed_time(clocks, others.nodes)
         if agreed is None:
             self._agreed, self._own_is_off, self._jumped_to = None, False, None
-            if not self._was_agreed:
+            if not (self._had_others if others.nodes > 1 else self._was_agreed):
                 self._steady = max(clocks)
             self._set(self._steady, self._steady)
             return

@@ -198,6 +198,15 @@ def test_a_node_that_is_not_known_yet_agrees_with_nobody() -> None:
     assert (settled, bench.stamp_error_ms) == ([False, True], 0)
 
 
+@pytest.mark.parametrize("own_ms", [-40 * DAY_MS, 40 * DAY_MS])
+def test_a_node_that_was_alone_stamps_by_the_latest_clock_when_others_disagree(own_ms: int) -> None:
+    bench = Bench(own_ms=own_ms)
+    assert bench.stamp_error_ms == own_ms
+    bench.others_ms, bench.nodes = [0, HOUR_MS], 3
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (max(own_ms, HOUR_MS), None)
+
+
 def test_the_first_nodes_beside_a_lone_one_correct_it_at_once() -> None:
     bench = Bench(own_ms=10 * DAY_MS, nodes=1)
     assert (bench.stamp_error_ms, bench.age_error_ms) == (10 * DAY_MS, 10 * DAY_MS)
