@@ -14,7 +14,10 @@ __all__ = ["check_json"]
 _SMALL_BYTES = 16 << 10
 _BESIDE_BYTES_MAX = 256 << 10
 _TEXTS_MAX = 50_000
-_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A text, or the rest of the body if it has no end. Nothing is taken back: each byte is looked at
+once.
+"""
 
 
 def check_json(body: bytes) -> None:
