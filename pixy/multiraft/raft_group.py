@@ -63,7 +63,7 @@ class RaftGroup:
         node: the Raft core; None before the first use.
         application, apply, stamp: the state that its entries change, and its functions; None while
             it is not known.
-        held: committed entries that wait for the application, None if there are none.
+        held: committed entries that wait for the application; None while they are applied at once.
         applied_index, applied_term: the last applied entry.
         has_peers: True if other nodes are members.
         proposals: proposals of this node; None before the first one.
@@ -192,6 +192,7 @@ class RaftGroup:
             and raft.lead_transferee == NONE
             and raft.id in raft.tracker.progress
             and self.application is not None
+            and self.held is None
         )
         if not can_propose:
             self.leads = False

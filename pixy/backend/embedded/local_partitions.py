@@ -68,16 +68,20 @@ class LocalPartitions:
             _check_range(replica.partition, log, offset)
         chunk = log.read_memory(offset, max_bytes)
         if chunk is None:
-            chunk = await self._read(replica, partial(log.read, offset, max_bytes))
+            chunk = await self._read(replica, log, partial(log.read, offset, max_bytes))
         return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset, is_confirmed)
 
-    async def _read(self, replica: PartitionReplica, read: Callable[[], T]) -> T:
-        """Read files of a partition on another thread. Damage makes the partition unready."""
+    async def _read(self, replica: PartitionReplica, log: PartitionLog, read: Callable[[], T]) -> T:
+        """Read files of a partition on another thread. Damage makes the partition unready, unless
+        they are not its files any more, or not yet.
+        """
         self._check_running()
+        _check_opened(replica, log)
         try:
             return await self._node.read(read)
         except PixyError as error:
             _check_ready(replica)
+            _check_opened(replica, log)
             if isinstance(error, CorruptData):
                 self._node.partitions.set_fault(replica, error)
             raise
@@ -107,7 +111,7 @@ class LocalPartitions:
         # Batches may move from memory to segments during the search, which covers all below this
         # offset.
         written_offset = log.written_offset
-        found = await self._read(replica, partial(log.find_timestamp, timestamp_ms))
+        found = await self._read(replica, log, partial(log.find_timestamp, timestamp_ms))
         at = max(written_offset if found is None else found, log.begin_offset)
         while at < log.end_offset:
             self._check_running()
@@ -196,6 +200,12 @@ def _check_ready(replica: PartitionReplica) -> None:
         raise UnknownPartition(f"topic {replica.partition.topic} was deleted")
     if replica.fault is not None:
         raise CorruptData(str(replica.fault))
+
+
+def _check_opened(replica: PartitionReplica, log: PartitionLog) -> None:
+    group = replica.group
+    if replica.log is not log or (group is not None and group.held is not None):
+        raise Unavailable(f"the files of {replica.partition} are being replaced by a copy")
 
 
 def _check_range(partition: TopicPartition, log: PartitionLog, offset: int) -> None:
