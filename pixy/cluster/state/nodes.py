@@ -84,14 +84,9 @@ FEATURE_LEVEL = 8
        stay
     5  commands that name a topic or stages say which one had the name
     6  commands that remove offsets and records for a client
-<<<<<<< HEAD
     7  nodes say whether their raft groups need one that leaves; commands that set or remove offsets
        or alter topics say what was seen
-=======
-    7  nodes say whether their raft groups need one that leaves; a removal of offsets says which
-       ones were seen
     8  nodes give copies of partitions
->>>>>>> ebb32a69 (A replica behind the journal copies what it lacks from another one)
 """
 
 SECOND_PROTOCOL_LEVEL = 2
