@@ -157,26 +157,28 @@ class CopyDownload:
 
 
 class CopySources:
-    """Nodes that may have what a copy needs, and how often each has failed.
+    """Nodes that may have what a copy needs, the one to ask first.
+
+    One that fails is asked again only after the others: it may be silent for long.
 
     Args:
         nodes: in the order in which they are asked.
-        attempts_max: failures in a row until the next one is asked.
+        attempts_max: failures of a node, since it has given something, until it is asked no more.
     """
 
     def __init__(self, nodes: list[int], attempts_max: int) -> None:
-        self._nodes = nodes
+        # Failures of each.
+        self._nodes = dict.fromkeys(nodes, 0)
         self._attempts_max = attempts_max
-        self._failures = 0
 
     @property
     def next(self) -> int | None:
         """The node to ask, None if all have failed."""
-        return self._nodes[0] if self._nodes else None
+        return next(iter(self._nodes), None)
 
     def progressed(self) -> None:
         """The node has given something."""
-        self._failures = 0
+        self._nodes[next(iter(self._nodes))] = 0
 
     def failed(self, *, for_good: bool) -> None:
         """The node has given nothing.
@@ -184,6 +186,7 @@ class CopySources:
         Args:
             for_good: it would not at another time.
         """
-        self._failures += 1
-        if for_good or self._failures >= self._attempts_max:
-            self._nodes, self._failures = self._nodes[1:], 0
+        node = next(iter(self._nodes))
+        failures = self._nodes.pop(node) + 1
+        if not for_good and failures < self._attempts_max:
+            self._nodes[node] = failures

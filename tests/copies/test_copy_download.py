@@ -151,16 +151,16 @@ def test_bytes_of_another_place_than_the_run_are_refused() -> None:
         download.take(again, 100)
 
 
-def test_sources_are_asked_in_their_order_and_given_up_after_some_failures() -> None:
+def test_a_source_that_fails_is_asked_again_after_the_others_and_given_up_after_some_failures() -> None:
     sources = CopySources([3, 1, 2], 2)
-    assert sources.next == 3
-    sources.failed(for_good=False)
+    asked = []
+    for for_good in (False, True, False):
+        asked.append(sources.next)
+        sources.failed(for_good=for_good)
+    assert asked == [3, 1, 2]
     sources.progressed()
-    sources.failed(for_good=False)
-    assert sources.next == 3
-    sources.failed(for_good=False)
-    assert sources.next == 1
-    sources.failed(for_good=True)
-    assert sources.next == 2
-    sources.failed(for_good=True)
+    for _ in range(3):
+        asked.append(sources.next)
+        sources.failed(for_good=False)
+    assert asked[3:] == [3, 2, 3]
     assert sources.next is None

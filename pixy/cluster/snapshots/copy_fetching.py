@@ -96,7 +96,7 @@ class CopyFetchingOptions:
         copies_max: copies at a time; the others wait.
         chunk_bytes: bytes to ask for at a time.
         timeout_s: seconds to wait for an answer.
-        attempts_max: failures in a row of a source until another one is asked.
+        attempts_max: failures in a row of a source until it is asked no more.
         pause_s, pause_max_s: shortest and longest pause between them, in seconds.
         bytes_per_second: pace while clients write.
     """

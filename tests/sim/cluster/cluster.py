@@ -16,7 +16,7 @@ from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.member import LogMember, Member, Outside, state_name
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.packets import SnapshotReport
-from tests.sim.cluster.requests import Requests
+from tests.sim.cluster.requests import Request, Requests
 from tests.sim.cluster.swarm import NODES, Focus, draw_swarm
 from tests.sim.kit.lives import Life, LivesLoop
 from tests.sim.kit.rest_audit import TICK_S
@@ -168,7 +168,7 @@ class Cluster:
                 if applied < last and not self._is_excused(machine, raft_group):
                     yield f"node {node_id}, raft group {raft_group}: applied {applied} of {last}: {self.describe(raft_group)}"
         for request in self.requests.open:
-            if not self._is_excused(request.machine, request.raft_group):
+            if not self._is_excused(request.machine, request.raft_group) and not self._lacks_room(request):
                 yield f"no answer to: {request}: {self.describe(request.raft_group)}"
 
     def _is_excused(self, machine: Machine, raft_group: int) -> bool:
@@ -179,6 +179,19 @@ class Cluster:
         state = leader.member.groups[raft_group].storage.conf_state
         if machine.id not in (*state.voters, *state.learners, *state.voters_outgoing):
             self.scene.counts["waits of no member"] += 1
+            return True
+        return False
+
+    def _lacks_room(self, request: Request) -> bool:
+        """True if the leader of a partition has entries that it can neither commit nor replace, as it
+        is no member of their group any more: what they take of its room, all partitions lack.
+        """
+        leader = self.leader(request.raft_group)
+        if leader is None or leader.member is None or not leader.member.waits_for_room(request.raft_group):
+            return False
+        groups = leader.member.groups
+        if any(group.has_tail and self._is_excused(leader, each) for each, group in groups.items()):
+            self.scene.counts["waits for room of no member"] += 1
             return True
         return False
 

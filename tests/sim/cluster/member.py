@@ -137,6 +137,9 @@ class Member(Protocol):
     def propose(self, raft_group: int, kind: EntryType, payload: bytearray, done: Done, by: float) -> None:
         """Propose an entry, with a deadline."""
 
+    def waits_for_room(self, raft_group: int) -> bool:
+        """True if proposals to a raft group wait for room in the node's budget."""
+
     def read(self, raft_group: int, done: Callable[[], None]) -> None:
         """Begin a linearizable read."""
 
@@ -471,6 +474,9 @@ class LogMember:
 
     def propose(self, raft_group: int, kind: EntryType, payload: bytearray, done: Done, by: float) -> None:
         self._log.driver.propose(self.groups[raft_group], kind, payload, done, by)
+
+    def waits_for_room(self, raft_group: int) -> bool:
+        return self._log.driver.waits_for_room(self.groups[raft_group])
 
     def read(self, raft_group: int, done: Callable[[], None]) -> None:
         self._log.driver.reads.begin(self.groups[raft_group], done)
