@@ -361,6 +361,10 @@ class NodeLog:
         del self._copied[group]
         return False
 
+    def is_installing(self, group: RaftGroup) -> bool:
+        """True from `install_copy` until the files of the copy are in their place."""
+        return group in self._copied or group.held is not None
+
     # --- between the parts ------------------------------------------------------------------------
 
     def _keeps_up(self) -> bool:

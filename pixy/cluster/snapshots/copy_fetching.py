@@ -15,8 +15,8 @@ its answer.
     a full disk                              what was copied is removed; the same
     a stop of the process, or a kill         what was copied and synced stays
 
-An offer while files are being replaced waits until they are. A replica whose leader, and all other
-replicas, know no copies waits (`missing_copies`).
+An offer while a copy is being installed waits until it is: the next copy takes its directory. A
+replica whose leader, and all other replicas, know no copies waits (`missing_copies`).
 """
 
 import asyncio
@@ -217,7 +217,7 @@ class CopyFetching:
         self._tasks = Tasks(on_fault)
         self._slots = asyncio.Semaphore(options.copies_max)
         self._running: dict[RaftGroup, asyncio.Task[None]] = {}
-        # Offers to groups whose files are being replaced.
+        # Offers to groups that are about to get the files of a copy.
         self._later: dict[RaftGroup, Message] = {}
         self._missing = MissingCopies(self._caught_up)
         self._bucket = TokenBucket(options.bytes_per_second, options.bytes_per_second / 4)
@@ -238,7 +238,7 @@ class CopyFetching:
         replica, snapshot = group.application, message.snapshot
         assert isinstance(replica, PartitionReplica)
         assert snapshot is not None
-        if group.held is not None:
+        if self._log.is_installing(group):
             self._later[group] = message
             return
         if self._log.takeovers.take(group, snapshot):
