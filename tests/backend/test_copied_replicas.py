@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.cluster import problems
 from pixy.cluster.log import PartitionCondition
 from pixy.cluster.snapshots.copy_serving import CopyServing
 from pixy.errors import Unavailable
+from pixy.proto.copies_pb2 import FetchCopyRequest
+from pixy.storage import PartitionLog
 from tests.backend.test_replicas_that_were_away import (
     OPTIONS,
     QUIET,
@@ -26,6 +29,7 @@ from tests.backend.test_replicas_that_were_away import (
     replica_on,
 )
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -122,7 +126,7 @@ class Sources:
 
     Attributes:
         failing: those that begin sessions, and then fail.
-        asked: set at the first request for bytes.
+        asked: set at the first request for bytes of the quiet partition.
         may_answer: set while they answer.
     """
 
@@ -138,7 +142,9 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> Sources:
     found, fetch = Sources(), CopyServing.fetch
 
     async def controlled(self: CopyServing, caller: int, payload: bytes) -> bytes:
-        found.asked.set()
+        session = FetchCopyRequest.FromString(payload).session
+        if self._replicas[session][0].partition == QUIET:
+            found.asked.set()
         await found.may_answer.wait()
         if any(self._log is each.node._log for each in found.failing):
             raise Unavailable("a failing source")
@@ -177,6 +183,23 @@ def test_another_replica_gives_what_the_leader_cannot(
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
+def failing(disk: RecordingDisk, what: str, ending: str, error: int) -> list[Call]:
+    """Fail as `RecordingDisk.fail`; returns the calls that have failed so far."""
+    failed: list[Call] = []
+    disk.fail(what, ending, error)
+    fail = disk.before
+
+    def before(call: Call) -> None:
+        try:
+            fail(call)
+        except OSError:
+            failed.append(call)
+            raise
+
+    disk.before = before
+    return failed
+
+
 @pytest.mark.parametrize(
     "what", [("write", ".log"), ("link", ".log"), ("create", "copy.part"), ("make_directory", "-copy")]
 )
@@ -184,14 +207,29 @@ def test_a_full_disk_ends_a_copy_and_it_is_made_later(tmp_path: Path, what: tupl
     async def scenario(cluster: NodeCluster) -> None:
         nodes, away = await one_behind(cluster)
         await away.begin()
-        away.disk.fail(*what, errno.ENOSPC)
-        await until(lambda: away.node.partitions.get(QUIET) is not None and replica_on(away).needs_copy)
-        await asyncio.sleep(5.0)
-        assert left_of_copies(away) == []
+        failed = failing(away.disk, *what, errno.ENOSPC)
+        await until(lambda: bool(failed) and not left_of_copies(away))
         assert replica_on(away).needs_copy
         away.disk.heal()
         await copied(away, nodes)
         assert await values_of(away, nodes) == [b"0", b"1", b"2", *MISSED, b"last"]
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_a_read_that_waits_goes_on_with_the_records_of_a_copy(tmp_path: Path, sources: Sources) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await one_behind(cluster)
+        sources.may_answer.clear()
+        await away.begin()
+        await sources.asked.wait()
+        replica, end = replica_on(away), 3 + len(MISSED)
+        assert replica.log.end_offset == 3
+        reading = LocalPartitions(away.node, lambda: None).fetch(replica, end, max_bytes=1, max_wait=0)
+        found = asyncio.create_task(reading)
+        await asyncio.sleep(0)
+        sources.may_answer.set()
+        assert (await found).high_watermark == end
 
     run_cluster(scenario, tmp_path, **OPTIONS)
 
@@ -209,7 +247,9 @@ def test_the_deletion_of_the_topic_ends_a_copy_and_leaves_nothing(tmp_path: Path
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
-def test_retention_removes_nothing_that_a_copy_needs(tmp_path: Path, sources: Sources) -> None:
+def test_retention_removes_nothing_that_a_copy_needs(
+    tmp_path: Path, sources: Sources, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options: dict[str, Any] = OPTIONS | {"storage": replace(OPTIONS["storage"], segment_bytes=1024)}
 
     def segments_of(node: ClusterNode) -> int:
@@ -221,8 +261,17 @@ def test_retention_removes_nothing_that_a_copy_needs(tmp_path: Path, sources: So
         sources.may_answer.clear()
         await away.begin()
         await sources.asked.wait()
+        dropped: list[PartitionLog] = []
+        drop = PartitionLog.drop_segments
+
+        def count(self: PartitionLog, log_begin_offset: int) -> list[Path]:
+            dropped.append(self)
+            return drop(self, log_begin_offset)
+
+        monkeypatch.setattr(PartitionLog, "drop_segments", count)
         await leader.backend.delete_records("topic", {0: 20})
-        await asyncio.sleep(3.0)
+        await leader.node._log.writer.flush()
+        await until(lambda: replica_on(leader).log in dropped)
         assert segments_of(leader) == before
         sources.may_answer.set()
         await copied(away, nodes)
