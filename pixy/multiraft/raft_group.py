@@ -212,8 +212,8 @@ class RaftGroup:
             self.proposals.propose_again()
 
     def unapplied(self) -> list[Entry]:
-        """The entries behind the last applied one, or behind a snapshot that is about to replace it.
-        They may yet be committed, or replaced.
+        """The entries behind the last applied one, or behind a snapshot that is about to replace
+        it. They may yet be committed, or replaced.
         """
         log = self.storage if self.node is None else self.node.raft.log
         first, end = max(self.applied_index + 1, log.first_index()), log.last_index() + 1

@@ -219,7 +219,7 @@ def test_a_full_disk_ends_a_copy_and_it_is_made_later(tmp_path: Path, what: tupl
 
 def test_a_read_that_waits_goes_on_with_the_records_of_a_copy(tmp_path: Path, sources: Sources) -> None:
     async def scenario(cluster: NodeCluster) -> None:
-        nodes, away = await one_behind(cluster)
+        _, away = await one_behind(cluster)
         sources.may_answer.clear()
         await away.begin()
         await sources.asked.wait()

@@ -274,8 +274,8 @@ class LogWriter:
             self._write_timer = self._loop.call_later(self._pace.gather_s, self._begin)
 
     def forget(self, partition_log: PartitionLog) -> None:
-        """Write and sync a log no more: all of it is on stable storage, and replaced by another. The
-        caller closes it.
+        """Write and sync a log no more: all of it is on stable storage, and replaced by another.
+        The caller closes it.
         """
         for logs in (self._dirty, self._unsynced):
             logs.pop(partition_log, None)

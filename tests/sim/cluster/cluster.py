@@ -183,8 +183,8 @@ class Cluster:
         return False
 
     def _lacks_room(self, request: Request) -> bool:
-        """True if the leader of a partition has entries that it can neither commit nor replace, as it
-        is no member of their group any more: what they take of its room, all partitions lack.
+        """True if the leader of a partition has entries that it can neither commit nor replace, as
+        it is no member of their group any more: what they take of its room, all partitions lack.
         """
         leader = self.leader(request.raft_group)
         if leader is None or leader.member is None or not leader.member.waits_for_room(request.raft_group):
