@@ -128,14 +128,17 @@ class StagedCopy:
     def remove(self) -> None:
         """Remove the directory."""
         self._log.close()
+        self._unsynced_bytes = 0
         for _ in unlink_directories(self._disk, [self._directory] if self._exists() else []):
             pass
 
     def _exists(self) -> bool:
         return self._directory.name in self._disk.names(self._directory.parent)
 
-    def close(self) -> None:
-        """Close open files."""
+    def keep(self) -> None:
+        """Sync what was copied, for the next copy, and close open files."""
+        if self._unsynced_bytes:
+            self._write_manifest(self._sync())
         self._log.close()
 
     def write(self, batches: Sequence[memoryview], end_offset: int) -> None:

@@ -63,7 +63,7 @@ def filled(topics: Path, first: int, last: int) -> StagedCopy:
     with patch.object(staged_copy, "SYNC_BYTES", 1):
         for number in range(first, last):
             copy.write([memoryview(LOG[number])], end_of(number + 1))
-    copy.close()
+    copy.keep()
     return copy
 
 
@@ -87,6 +87,19 @@ def test_a_copy_goes_on_with_what_an_earlier_one_has_left_if_that_fits(
     copy.open(end_of(lowest), end_of(highest), end_of(end))
     begin = end_of(5 if goes_on else highest)
     assert (copy.begin_offset, copy.end_offset) == (begin, end_of(20) if goes_on else begin)
+
+
+def test_what_was_copied_before_a_break_is_kept(tmp_path: Path) -> None:
+    copy = staged(RealDisk(), tmp_path)
+    copy.open(0, 0, end_of(len(LOG)))
+    copy.write([memoryview(each) for each in LOG[:20]], end_of(20))
+    copy.keep()
+    again = staged(RealDisk(), tmp_path)
+    again.open(0, 0, end_of(len(LOG)))
+    assert again.end_offset == end_of(20)
+    again.remove()
+    again.keep()
+    assert not (tmp_path / "1000-copy").exists()
 
 
 @pytest.mark.parametrize("what", [COPY_MANIFEST, f"{end_of(5):020d}.log"])

@@ -13,7 +13,7 @@ its answer.
     the position is not needed any more      what was copied stays, for the next one
     no replica gives the rest                the same; the leader offers a position again later
     a full disk                              what was copied is removed; the same
-    a stop of the process, or a kill         what was copied and synced stays
+    a kill of the process                    what was synced stays, all but the last 16 MiB
 
 An offer while a copy is being installed waits until it is: the next copy takes its directory. A
 replica whose leader, and all other replicas, know no copies waits (`missing_copies`).
@@ -334,7 +334,7 @@ class CopyFetching:
 
     def _ended(self, group: RaftGroup, task: "asyncio.Task[None] | None", staged: StagedCopy | None) -> None:
         if staged is not None:
-            self._log.copying.submit(staged.close, _nothing)
+            self._log.copying.submit(staged.keep, _nothing)
         if self._running.get(group) is task:
             del self._running[group]
 
@@ -475,4 +475,4 @@ class CopyFetching:
 
 
 def _nothing(*_: object) -> None:
-    """Callback of a closed file, which nobody waits for."""
+    """Callback of a copy that ends, which nobody waits for: what is not synced is copied again."""
