@@ -229,7 +229,7 @@ RULES: dict[str, Rule[Swarm]] = {
     "a publication is answered behind its commit point": Rule(
         [patch.object(ReplicatedStaging, "publish", broken.answers_before_the_commit_point)],
         aimed(FaultKind.CRASH, FaultKind.CRASH_ALL, FaultKind.ISOLATE_LEADER, writing=Writing(2, 0.03)),
-        seed=6,
+        seed=14,
     ),
     "a commit is based on the present owner": Rule(
         [patch.object(groups, "_refusal", lambda *_: None)],
@@ -239,7 +239,7 @@ RULES: dict[str, Rule[Swarm]] = {
             consuming=_CONSUMERS | {"auto_acks": 0.5},
             **_FEW,
         ),
-        seed=60,
+        seed=14,
     ),
     "records are handed out under a lease": Rule(
         [patch.object(GroupMembership, "lease", property(lambda _: Lease(), lambda *_: None), create=True)],
