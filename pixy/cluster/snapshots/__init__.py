@@ -3,9 +3,9 @@
 What a snapshot means for a raft group is in `pixy.multiraft`.
 """
 
-from pixy.cluster.snapshots.snapshot_counts import SnapshotCounts
 from pixy.cluster.snapshots.copy_fetching import CopyFetching, CopyMethod
 from pixy.cluster.snapshots.copy_serving import CopyServing
+from pixy.cluster.snapshots.snapshot_counts import SnapshotCounts
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshots.snapshot_serving import SnapshotServing
 
