@@ -144,7 +144,6 @@ class SnapshotServing:
             has_all = answer.position + len(answer.content) == answer.size
             self.sent += has_all
             self.sent_bytes += len(answer.content)
-            self._heard(replica.group, request.replica_id, has_all=has_all)
             self.heard(replica.group, request.replica_id, has_all=has_all)
         return answer
 
