@@ -115,6 +115,7 @@ async def test_requests_keep_waiting_if_the_topic_is_recreated(make_world: MakeW
 
 async def test_a_waiting_ack_is_answered_as_for_an_unknown_topic(make_world: MakeWorld) -> None:
     world = make_world()
+    world.log().append(b"a")
     world.backend.groups.withheld.add(T0)
     outcome = await world.ack(0, 0)
     assert outcome == []

@@ -103,7 +103,7 @@ def _part(cluster: str) -> str:
 
 
 def _http1_hint(tcp_addr: str) -> str:
-    """Where clients of HTTP/1 are served. The host is left out: it may be an internal one."""
+    """The address for clients of HTTP/1. The host is left out: it may be an internal one."""
     if not tcp_addr:
         return "There is no HTTP/1.1 API: tcp_addr is not set."
     port = tcp_addr.rpartition(":")[2]

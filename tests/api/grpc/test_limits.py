@@ -151,6 +151,7 @@ async def test_one_address_cannot_take_all_subscriptions_by_consuming_or_acking(
         if number < 20:
             call = stub.ConsumeNAck(pb.ConsNAckRq(topic=topic, group=group, no_ack=True), timeout=0.05)
         else:
+            await produce(channel, stub, number % 11)
             call = stub.Ack(pb.AckRq(topic=topic, group=group, partition=0, offset=0))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
