@@ -5,6 +5,7 @@ missing ones 0 or empty, null as missing. Errors have Go's texts.
 """
 
 import json
+import re
 from typing import Any, NoReturn
 
 from pixy.api.http.json_bodies import check_json
@@ -16,6 +17,8 @@ __all__ = ["read_offsets"]
 
 _FIELDS = {"partition": ("int32", 31), "offset": ("int64", 63), "metadata": ("string", 0)}
 _NAMES = {str: "string", bool: "bool", list: "array", dict: "object"}
+_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
 _CONTEXTS = {
     "Expecting value": "looking for beginning of value",
     "Expecting property name enclosed in double quotes": "looking for beginning of object key string",
@@ -123,15 +126,10 @@ def _go_text(error: json.JSONDecodeError) -> str:
 
 def _innermost(text: str) -> str:
     """The kind of element that the end of a text is behind."""
-    stack, in_text, escaped = [], False, False
-    for character in text:
-        if in_text:
-            in_text = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            in_text = True
-        elif character in "[{":
-            stack.append(character)
-        elif character in "]}":
+    stack = []
+    for bracket in _BRACKET.findall(_TEXT.sub("", text)):
+        if bracket in "[{":
+            stack.append(bracket)
+        else:
             stack.pop()
     return "array element" if stack[-1:] == ["["] else "object key:value pair"
