@@ -6,7 +6,7 @@ A request may be sent again: it has no effect then.
 from collections.abc import Mapping
 
 from pixy.backend.kafka.client import KafkaClient, short_attempts
-from pixy.backend.kafka.errors import OFFSET_OUT_OF_RANGE, error_for_code, is_retriable, is_stale
+from pixy.backend.kafka.errors import error_for_code, is_retriable, is_stale
 from pixy.backend.kafka.list_offsets import list_ranges
 from pixy.backend.protocol import TopicPartition
 from pixy.errors import OffsetOutOfRange, PixyError, Unavailable
@@ -21,9 +21,20 @@ _CHANGE_S = 15.0
 async def delete_records(client: KafkaClient, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
     """As `Backend.delete_records`, with partitions that are known.
 
+    The end is that which is shown: Kafka would also remove what lies behind it, the records of
+    transactions that are being written, and these would be committed without them.
+
     Raises:
+        OffsetOutOfRange: an offset lies behind the end.
         Unavailable: a leader could not be reached before the patience was used up.
     """
+    ranges = await list_ranges(client, topic, offsets.keys())
+    for number, offset in offsets.items():
+        begin, end = ranges[number]
+        if offset > end:
+            what = f"offset {offset} of {topic}-{number} is out of range: {begin} to {end} are served"
+            raise OffsetOutOfRange(what, begin, end)
+    offsets = {number: offset if offset >= 0 else ranges[number].end for number, offset in offsets.items()}
     begins: dict[int, int] = {}
     attempts = short_attempts()
     while left := offsets.keys() - begins.keys():
@@ -38,8 +49,6 @@ async def delete_records(client: KafkaClient, topic: str, offsets: Mapping[int, 
                 failure = error
                 continue
             begins |= found
-            if code == OFFSET_OUT_OF_RANGE:
-                raise await _out_of_range(client, topic, offsets)
             if code:
                 failure = error_for_code(code, f"cannot remove records of {topic}")
                 if not (is_retriable(code) or is_stale(code)):
@@ -62,13 +71,3 @@ async def _ask(
     results = [each for _, partitions in answer.topics for each in partitions]
     codes = [code for _, _, code in results if code]
     return {number: begin for number, begin, code in results if not code}, codes[0] if codes else 0
-
-
-async def _out_of_range(client: KafkaClient, topic: str, offsets: Mapping[int, int]) -> PixyError:
-    for number, (begin, end) in (await list_ranges(client, topic, offsets.keys())).items():
-        if offsets[number] > end:
-            what = (
-                f"offset {offsets[number]} of {topic}-{number} is out of range: {begin} to {end} are served"
-            )
-            return OffsetOutOfRange(what, begin, end)
-    return error_for_code(OFFSET_OUT_OF_RANGE, f"cannot remove records of {topic}")
