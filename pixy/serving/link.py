@@ -140,6 +140,7 @@ class Link(asyncio.BufferedProtocol):
         "_drain_at",
         "_end_at",
         "_factory",
+        "_last_counters",
         "_noted_bytes",
         "_paused",
         "_phase",
@@ -189,6 +190,8 @@ class Link(asyncio.BufferedProtocol):
         self._discarded_bytes = 0
         # The protocol takes no input.
         self._paused = False
+        # Of a connection that is gone: somebody may be on the way through all connections.
+        self._last_counters: ConnectionCounters | None = None
 
     @property
     def peer(self) -> str:
@@ -198,7 +201,7 @@ class Link(asyncio.BufferedProtocol):
     @property
     def counters(self) -> ConnectionCounters:
         """Counts so far."""
-        return ConnectionCounters(
+        return self._last_counters or ConnectionCounters(
             peer=self.peer,
             age_s=self.environment.monotonic() - self._accepted_at,
             bytes_in=self.workload.bytes_in,
@@ -235,6 +238,7 @@ class Link(asyncio.BufferedProtocol):
         """All that ran knows of the end."""
         if self._phase is _Phase.CLOSED:
             self._phase = _Phase.RETIRED
+            self._last_counters = self.counters
             self._closed(self)
             self.run(NO_PROTOCOL)
             del self.workload

@@ -497,6 +497,18 @@ async def test_a_connection_that_is_gone_leaves_nothing_for_the_collector() -> N
 
 
 @pytest.mark.slow
+async def test_a_connection_that_is_gone_keeps_its_counts_for_who_is_looking_at_all() -> None:
+    async with open_echo(limits=ServerOptions(linger_s=1)) as echo:
+        async with open_client(echo.address) as client:
+            await client.call(UNARY, value(b"x"))
+            (connection,) = echo.server._connections
+        await until(lambda: not echo.server.connections)
+        assert connection.counters.calls == 1
+        counted = await echo.server.counters_in_steps()
+        assert (counted.calls, counted.open) == (1, 0)
+
+
+@pytest.mark.slow
 async def test_a_connection_counts_and_the_server_has_the_totals() -> None:
     async with open_echo(limits=ServerOptions(linger_s=1)) as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))
