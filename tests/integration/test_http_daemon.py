@@ -210,21 +210,7 @@ def test_a_default_address_that_is_taken_is_no_reason_not_to_start(make_daemon: 
     assert "cannot listen on" in taken.log()
 
 
-def test_a_stop_answers_what_waits(make_daemon: MakeDaemon) -> None:
-    daemon = make_daemon({**HTTP, **proxy_config(consumer={"long_polling_timeout": "60s"})})
-    daemon.start()
-    address = daemon.addresses["http"]
-    curl(f"{address}/topics/t/messages?sync", "--json", "1")
-    curl(f"{address}/topics/t/messages?group=g")
-    program = require("curl", "install curl")
-    command = [program, "-sS", "-w", "%{http_code}", f"{address}/topics/t/messages?group=g"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
-        until_blocking(lambda: json.loads(curl(f"{address}/topics/t/consumers")))
-        daemon.stop()
-        assert waiting.communicate()[0] == '{\n  "error": "service is shutting down"\n}503'
-
-
-def test_a_stop_answers_pipelined_requests_in_order_and_ends_idle_connections(
+def test_a_stop_answers_what_waits_in_order_and_ends_idle_connections(
     make_daemon: MakeDaemon,
 ) -> None:
     daemon = make_daemon({**HTTP, **proxy_config(consumer={"long_polling_timeout": "60s"})})
