@@ -218,8 +218,8 @@ def test_an_answer_that_came_while_the_process_was_paused_counts(new_loop: Any) 
         node.connect(peer)
         await until(lambda: not node.channel.trouble(2))
         loop = asyncio.get_running_loop()
-        loop.call_later(0.01, time.sleep, 0.8)
-        assert len(await node.channel.call(2, 1, b"", 0.1, bulk=True)) == 4 << 20
+        loop.call_later(0.01, time.sleep, 1.5)
+        assert len(await node.channel.call(2, 1, b"", 0.5, bulk=True)) == 4 << 20
         assert node.downs == []
         await node.stop()
 
