@@ -148,7 +148,10 @@ class DaemonConnection:
 
     def _why_not_reached(self, details: str) -> str:
         """Reason in place of gRPC's, empty if the daemon was reached."""
-        unknown = re.search(r"lookup failed for (\S+): ([^\]]+)", details)
+        # The second is what earlier releases of grpcio say.
+        unknown = re.search(r"lookup failed for (\S+): ([^\]]+)", details) or re.search(
+            r"DNS resolution failed for (\S+): .*: ([^:]+)$", details
+        )
         if unknown:
             return f"cannot look up {unknown[1]}: {unknown[2]}"
         details = details.lower()
