@@ -9,15 +9,16 @@ import re
 
 from pixy.web import HttpError
 
-__all__ = ["check_json"]
+__all__ = ["TEXT", "check_json"]
 
 _SMALL_BYTES = 16 << 10
 _BESIDE_BYTES_MAX = 256 << 10
 _TEXTS_MAX = 50_000
-_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A text, or the rest of the body if it has no end. Nothing is taken back: each byte is looked at
-once.
+TEXT = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+"""Pattern of a text, or of the rest if it has no end; DOTALL. Nothing is taken back: each character
+is looked at once.
 """
+_TEXT = re.compile(TEXT.encode(), re.DOTALL)
 
 
 def check_json(body: bytes) -> None:

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from pixy.api.http.json_bodies import check_json
+from pixy.api.http.json_bodies import TEXT, check_json
 from pixy.backend import OffsetCommit
 from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.web import HttpError
@@ -17,7 +17,7 @@ __all__ = ["read_offsets"]
 
 _FIELDS = {"partition": ("int32", 31), "offset": ("int64", 63), "metadata": ("string", 0)}
 _NAMES = {str: "string", bool: "bool", list: "array", dict: "object"}
-_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_TEXT = re.compile(TEXT, re.DOTALL)
 _BRACKET = re.compile(r"[\[\]{}]")
 _CONTEXTS = {
     "Expecting value": "looking for beginning of value",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pixy.aio.futures import resolve
 from pixy.api.http.v1.problems import problem_of
-from pixy.api.http.v1.records import encode, list_of, offer_json
+from pixy.api.http.v1.records import encode, offer_json, records_body
 from pixy.consume import ConsumeRequest, Offer, OffersReceipt
 from pixy.errors import LongPollTimeout, PixyError, ShuttingDown
 from pixy.proxy import Proxy
@@ -129,7 +129,7 @@ async def answer_records(reader: GroupReader, exchange: Exchange, query: Records
     except BaseException:
         OffersReceipt(offers).undelivered()
         raise
-    body = list_of(lines)
+    body = records_body(lines)
     exchange.answer(_RECORDS, body, OffersReceipt(offers))
 
 

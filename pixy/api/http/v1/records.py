@@ -20,12 +20,12 @@ from pixy.web import HttpError
 __all__ = [
     "GivenRecord",
     "encode",
-    "list_of",
     "offer_json",
     "read_lines",
     "read_list",
     "read_record",
     "record_json",
+    "records_body",
 ]
 
 _MEMBERS = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp_ms"}
@@ -117,7 +117,7 @@ def encode(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def list_of(lines: Sequence[bytes]) -> bytes:
+def records_body(lines: Sequence[bytes]) -> bytes:
     """The answer with so many records, each a line of JSON."""
     pieces = [b'{"records":[']
     for line in lines:

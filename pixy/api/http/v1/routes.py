@@ -17,7 +17,7 @@ from pixy.api.http.v1.openapi import openapi_document
 from pixy.api.http.v1.peeking import peek
 from pixy.api.http.v1.problems import PROBLEM
 from pixy.api.http.v1.producing import produce_all
-from pixy.api.http.v1.records import encode, list_of, read_lines, read_list
+from pixy.api.http.v1.records import encode, read_lines, read_list, records_body
 from pixy.clock import Clock
 from pixy.consume import ConsumeRequest
 from pixy.proxy import Proxy
@@ -133,7 +133,7 @@ class V1Routes:
             exchange.peer,
             is_base64=_is_base64(exchange),
         )
-        body = list_of(lines)
+        body = records_body(lines)
         return Answer(AnswerHead(200, "application/json"), body)
 
     def _partitioner(self, proxy: Proxy) -> Partitioner:
