@@ -19,6 +19,8 @@ import pytest
 from hypothesis import settings
 from pytest_asyncio import is_async_test
 
+from tests.lanes import longest_first
+
 # The same examples in every run, so that a failure is due to the current change; `explore`
 # generates new ones.
 settings.register_profile("repeat", derandomize=True, deadline=None)
@@ -72,13 +74,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "no_debug: asyncio's debug mode would distort this test's timing")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
         _choose_lane(item)
         if isinstance(item, pytest.Function) and is_async_test(item):
             # First in, last out: it checks after all other fixtures have cleaned up.
             item.fixturenames.insert(0, "_strict_event_loop")
+    yield
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = longest_first(items, lambda item: item.get_closest_marker("longest") is not None, workers)
 
 
 def _choose_lane(item: pytest.Item) -> None:

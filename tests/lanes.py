@@ -17,14 +17,24 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from concurrent.futures import wait as wait_for_all
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
-__all__ = ["SUITES", "Lane", "closing_line", "interrupt_on_signals", "lanes_of", "run_beside"]
+__all__ = [
+    "SUITES",
+    "Lane",
+    "closing_line",
+    "interrupt_on_signals",
+    "lanes_of",
+    "longest_first",
+    "run_beside",
+]
+
+_Test = TypeVar("_Test")
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / ".cache" / "lanes"
@@ -125,6 +135,22 @@ def run_beside(lanes: Sequence[Lane]) -> list[str]:
             wait_for_all(running, GRACE_S)
             _signal(processes, signal.SIGKILL)
     return failed
+
+
+def longest_first(tests: Sequence[_Test], is_longest: Callable[[_Test], bool], workers: int) -> list[_Test]:
+    """An order in which no worker begins a longest test while the others are about to end.
+
+    pytest-xdist gives each worker an equal part of the list. The longest come first in each part.
+    """
+    longest = [test for test in tests if is_longest(test)]
+    others = [test for test in tests if not is_longest(test)]
+    ordered: list[_Test] = []
+    for worker in range(workers):
+        part = longest[worker::workers]
+        room = max(0, -(-len(tests) // workers) - len(part))
+        ordered += part + others[:room]
+        others = others[room:]
+    return ordered + others
 
 
 @contextmanager

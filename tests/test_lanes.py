@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.waiting import PATIENCE_S, until_blocking
-from tests.lanes import LANES, ROOT, SUITES, WITH_PROCESSES, Lane, closing_line, lanes_of, run_beside
+from tests.lanes import (
+    LANES,
+    ROOT,
+    SUITES,
+    WITH_PROCESSES,
+    Lane,
+    closing_line,
+    lanes_of,
+    longest_first,
+    run_beside,
+)
 
 MARKS = ("process", "kafka", "spark", "long")
 
@@ -96,3 +106,11 @@ def test_the_closing_line_sums_those_of_the_lanes() -> None:
     line = closing_line(outputs, 3723.456)
     assert line == "=== 3 failed, 15 passed, 1 skipped, 1 warning, 1 error in 3723.46s (1:02:03) ==="
     assert closing_line([], 1.0).strip("=") == " no tests ran in 1.00s (0:00:01) "
+
+
+def test_the_longest_tests_begin_each_workers_part() -> None:
+    tests = ["a", "b", "C", "d", "E", "f", "G"]
+    assert longest_first(tests, str.isupper, 2) == ["C", "G", "a", "b", "E", "d", "f"]
+    assert longest_first(tests, str.isupper, 1) == ["C", "E", "G", "a", "b", "d", "f"]
+    assert longest_first(["A", "b"], str.isupper, 4) == ["A", "b"]
+    assert longest_first([], str.isupper, 2) == []

@@ -52,6 +52,7 @@ def test_few_seeds_lose_invent_and_change_nothing(seeds: range) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.longest
 def test_nothing_is_lost_invented_or_changed() -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:

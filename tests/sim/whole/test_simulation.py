@@ -121,6 +121,7 @@ def test_a_failure_names_its_seed_its_faults_and_the_last_events(monkeypatch: py
 
 
 @pytest.mark.long
+@pytest.mark.longest
 @pytest.mark.timeout(LONG_S)
 def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> None:
     counts: Counter[str] = Counter()
