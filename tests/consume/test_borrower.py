@@ -306,6 +306,35 @@ async def test_what_became_of_a_record_is_told_over_a_new_connection(make_nodes:
     assert nodes[2].committed(1) == OffsetCommit(1)
 
 
+async def test_an_ack_is_committed_in_time_if_the_news_of_the_delivery_does_not_come(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = await two(make_nodes)
+    nodes.log(1).append(b"a")
+    answers = await nodes[1].consume(slow=True)
+    await nodes.pass_time(0.03)
+    nodes.links.cut(1, 2)
+    answers.offers[0].delivered()
+    assert await nodes[2].ack(1, 0) == [None]
+    await nodes.pass_time(0.5)
+    assert nodes[2].committed(1) == OffsetCommit(1)
+    nodes.links.heal()
+    await nodes.pass_time(SILENCE_S)
+    assert (await nodes[2].consume()).values == []
+
+
+async def test_an_ack_that_comes_before_its_record_is_given_back_has_no_effect(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    nodes.log(1).append(b"a")
+    answers = await nodes[1].consume(slow=True)
+    await nodes.pass_time(0.03)
+    assert await nodes[2].ack(1, 0) == [None]
+    answers.offers[0].undelivered()
+    await nodes.pass_time(0.5)
+    assert nodes[2].committed(1) == OffsetCommit(0)
+    assert (await nodes[2].consume()).values == [b"a"]
+
+
 @pytest.mark.slow
 async def test_an_auto_ack_that_is_told_after_the_silence_still_counts(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes)

@@ -90,6 +90,7 @@ class SubscriptionHost(Protocol):
 
     def mark_dirty(self, partition: LivePartition) -> None: ...
     def mark_handed_out(self, partition: LivePartition) -> None: ...
+    def mark_kept(self, partition: LivePartition) -> None: ...
     def subscription_over(self, subscription: "Subscription") -> None: ...
     def is_assigned(self, topic: str, partition: int) -> bool: ...
     def is_elsewhere(self, topic: str, partition: int) -> bool: ...
@@ -472,6 +473,12 @@ class Subscription:
 
     def mark_handed_out(self, partition: LivePartition) -> None:
         self._host.mark_handed_out(partition)
+
+    def mark_kept(self, partition: LivePartition) -> None:
+        self._host.mark_kept(partition)
+
+    def settle_kept(self, partition: LivePartition) -> None:
+        self.lender.settle_acked(lambda number: number == partition.partition)
 
     # --- ending -----------------------------------------------------------------------------------
 

@@ -8,6 +8,9 @@ without the positions that are void by then: each part counts as based on what t
 last. A live partition that is refused stays dirty: the backend is about to say that it is gone or
 reset.
 
+A commit counts acks that partitions keep until the delivery of their records is known: they are
+answered, and the node that has the records may be silent for seconds.
+
 Beside the position a commit has the mark of what was handed out (`handed_out`). Where nothing was
 acked since the last commit the position is that one again, which a client may have set.
 
@@ -79,6 +82,7 @@ class GroupCommits:
         "_failing",
         "_group",
         "_handed_out",
+        "_kept",
         "_leftover",
         "_void",
         "lock",
@@ -92,6 +96,8 @@ class GroupCommits:
         self._dirty: dict[LivePartition, None] = {}
         # Live partitions that have handed out records since their last commit.
         self._handed_out: dict[LivePartition, None] = {}
+        # Live partitions that keep acks of records that may not be delivered yet.
+        self._kept: dict[LivePartition, None] = {}
         # Partitions that are closed.
         self._leftover: dict[TopicPartition, LivePartition] = {}
         # Partitions whose position has become void since the present commit began.
@@ -113,12 +119,19 @@ class GroupCommits:
     def mark_dirty(self, live: LivePartition) -> None:
         """A live partition has a position to commit."""
         self._dirty[live] = None
-        timers = self._environment.timers
-        self._alarm.at(timers.monotonic() + self._environment.options.offsets_commit_interval)
+        self._set_alarm()
 
     def mark_handed_out(self, live: LivePartition) -> None:
         """A live partition has handed out records since its last commit."""
         self._handed_out[live] = None
+        self._set_alarm()
+
+    def mark_kept(self, live: LivePartition) -> None:
+        """A live partition keeps an ack until its record is delivered."""
+        self._kept[live] = None
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
         timers = self._environment.timers
         self._alarm.at(timers.monotonic() + self._environment.options.offsets_commit_interval)
 
@@ -132,6 +145,7 @@ class GroupCommits:
         """Commit nothing of a partition any more."""
         self._dirty.pop(live, None)
         self._handed_out.pop(live, None)
+        self._kept.pop(live, None)
 
     def lose(self, live: LivePartition) -> bool:
         """Give up the position of a revoked partition, which may not be committed any more.
@@ -166,6 +180,7 @@ class GroupCommits:
     async def commit(self) -> None:
         """Commit all positions."""
         async with self.lock:
+            self._settle_kept()
             self._void.clear()
             leftover = dict(self._leftover)
             due: dict[TopicPartition, _Commit] = {}
@@ -189,6 +204,11 @@ class GroupCommits:
                     if key in refused and due[key].acks:
                         self._warn_refused(key)
 
+    def _settle_kept(self) -> None:
+        """Count acks that wait for the delivery of their records."""
+        while self._kept:
+            self._kept.popitem()[0].settle_kept()
+
     async def commit_quietly(self) -> None:
         """Commit; the first failure of a series is logged, and the success after it."""
         try:
@@ -207,7 +227,7 @@ class GroupCommits:
         self._alarm.cancel()
 
     def _due(self, _: float) -> None:
-        if self._dirty or self._handed_out or self._leftover:
+        if self._dirty or self._handed_out or self._kept or self._leftover:
             self._environment.tasks.spawn(self.commit_quietly(), f"commit offsets of {self._group}")
 
     async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:

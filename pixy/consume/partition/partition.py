@@ -42,6 +42,12 @@ class PartitionHost(Protocol):
     def mark_handed_out(self, partition: "LivePartition") -> None:
         """The partition has handed out records since its last commit."""
 
+    def mark_kept(self, partition: "LivePartition") -> None:
+        """The partition keeps acks until the records are delivered."""
+
+    def settle_kept(self, partition: "LivePartition") -> None:
+        """Count the kept acks of records that other nodes have."""
+
     def wake(self, partition: "LivePartition") -> None:
         """The partition has a record to offer."""
 
@@ -153,6 +159,8 @@ class LivePartition:
             raise InvalidAck(f"invalid ack: bad offset: {offset}")
         offers = self.offers
         if not offers.ack(offset, only_if_offered):
+            if offers.is_kept(offset):
+                self._host.mark_kept(self)
             return
         acked = offers.acked
         if not acked % _TIMED or acked < _TIMED:
@@ -203,6 +211,12 @@ class LivePartition:
         if self._environment.backend.keeps_handed_out:
             self._host.mark_handed_out(self)
         self.marked = True
+
+    def settle_kept(self) -> None:
+        """Count the acks that are answered, and wait for the news that another node has delivered
+        their records.
+        """
+        self._host.settle_kept(self)
 
     def commit_begins(self, offset: OffsetCommit) -> None:
         """A position is committed; everything from here on is left to the next commit."""

@@ -41,14 +41,15 @@ Acks (design 4.7):
     a range more than a commit can have                      ResourceExhausted; the record stays
                                                              where it is
     with a client, in time or expired                        acked
-    on its way to a client, for the first time               acked at its delivery
+    on its way to a client, for the first time               acked at its delivery, if not before
     not outstanding, `only_if_offered` or voided             none
     not outstanding, handed out to the group earlier         acked
     not outstanding, never handed out to the group           none
     at or beyond the end                                     AckBeyondEnd
 
 - An ack may overtake the news of the delivery, where the record was lent to another node. Until
-  then it is kept: it concerns nothing that a client has if the record comes back undelivered.
+  then it is kept: it concerns nothing that a client has if the record comes back undelivered. The
+  shell settles it at the next commit, because it is answered.
 - What was handed out earlier is below the mark that this object begins with (`handed_out`), or was
   handed out by it before a reset. A record that was offered and could not be delivered was never
   handed out; one that was lent to another node, which is silent since, may have been.
@@ -546,6 +547,11 @@ class PartitionOffers(Redelivery):
         if not self.ready:
             self._refresh()
         return True
+
+    def is_kept(self, offset: int) -> bool:
+        """True if the ack of a record waits for its delivery."""
+        offer = self._sending.get(offset)
+        return offer is not None and offer.auto_ack
 
     def ack_delivered(self, offer: Offer) -> bool:
         """Ack a record at its delivery; False if that had no effect."""

@@ -206,6 +206,11 @@ RULES: dict[str, Rule[Swarm]] = {
         aimed(FaultKind.STOP, consuming=_PASSERS_BY),
         seed=12,
     ),
+    "an answered ack waits for no news of the delivery of its record": Rule(
+        [patch.object(Subscription, "settle_kept", lambda *_: None)],
+        lambda swarm: swarm,
+        seed=7000103,
+    ),
     "a topic is given up when its last acks are committed": Rule(
         [patch.object(ConsumerGroup, "_committed_topics", broken.commits_once)],
         aimed(

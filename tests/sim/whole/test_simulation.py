@@ -45,6 +45,7 @@ MORE_FOUND = {
     600175: "a commit waits for a slow one before it",
     770024: "a node that had begun alone founds a second cluster when its disk is lost",
     770234: "a node that starts again admits an older copy of a directory, and is a majority with it",
+    7000103: "the ack of a lent record is committed seconds later, as its delivery is not told",
     8100036: "a founder stamps by its own clock alone, although others have joined that disagree",
     900274: "a commit waits for a slow one before it",
     910289: "a machine that is paused for good goes on",
