@@ -143,7 +143,7 @@ class LineWriter:
         ).start()
         self.failed = 1
         try:
-            self._describe()
+            self._describe(create=False)
             for batch in self._batches(gathered):
                 self._send(batch)
             self._settle()
@@ -178,6 +178,8 @@ class LineWriter:
                     self._settle()
                     self.failed = number
                     raise CallFailed(str(error)) from None
+                if self._topic is None:
+                    self._describe()
                 if batch and (size + message_bytes > _BATCH_BYTES or len(batch) >= self._batch_messages):
                     yield batch
                     batch, size = [], 0
@@ -281,8 +283,12 @@ class LineWriter:
             return False
         return True
 
-    def _describe(self) -> None:
-        """Look up the topic, created if missing as by Produce, and select the partition."""
+    def _describe(self, *, create: bool = True) -> None:
+        """Look up the topic, and select the partition.
+
+        Args:
+            create: create a missing topic, as Produce does.
+        """
         import grpc
 
         from pixy.proto import pixy_log_pb2
@@ -290,7 +296,7 @@ class LineWriter:
 
         wanted = self._destination
         request = pixy_log_pb2.DescribeTopicsRequest(
-            cluster=wanted.cluster, topics=[wanted.topic], create_missing=True
+            cluster=wanted.cluster, topics=[wanted.topic], create_missing=create
         )
         while True:
             try:
@@ -300,10 +306,12 @@ class LineWriter:
                 if not self._link.again(error):
                     raise
         self._link.answered()
-        if not answer.topics:
-            raise CallFailed(f"topic {wanted.topic} does not exist")
-        known, self._topic = self._topic, answer.topics[0]
         self._message_bytes_max = answer.max_message_bytes
+        if not answer.topics:
+            if create:
+                raise CallFailed(f"topic {wanted.topic} does not exist")
+            return
+        known, self._topic = self._topic, answer.topics[0]
         self._partitioner = make_partitioner(answer.partitioner, self._rng)
         if known is None or self._partition >= self._topic.partitions:
             self._partition = self._rng.randrange(self._topic.partitions)

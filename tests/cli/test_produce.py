@@ -352,6 +352,21 @@ def test_a_topic_that_produce_must_not_create_is_an_error(pixy: FakePixy, run: R
     )
 
 
+@pytest.mark.parametrize(
+    ("stdin", "exit_code", "creates"), [("", 0, []), ("no separator\n", 1, []), ("a:b\n", 0, [True])]
+)
+def test_a_topic_is_created_with_the_first_message(
+    pixy: FakePixy, run: Run, stdin: str, exit_code: int, creates: list[bool]
+) -> None:
+    def answer(request: log_pb.DescribeTopicsRequest) -> log_pb.DescribeTopicsResponse:
+        topic = log_pb.Topic(topic="foo", topic_id=b"i" * 16, version=1, partitions=1)
+        return log_pb.DescribeTopicsResponse(topics=[topic] * request.create_missing, partitioner="hash")
+
+    pixy.answers["DescribeTopics"] = answer
+    assert run("produce", "foo", "-K", ":", stdin=stdin).exit_code == exit_code
+    assert [each.create_missing for each in pixy.named("DescribeTopics")] == [False, *creates]
+
+
 @pytest.mark.parametrize("text", [b"a\n\0\0b", b"a\n\0\0b\0"])
 def test_messages_may_end_with_a_null_byte(pixy: FakePixy, run: Run, text: bytes) -> None:
     assert run("produce", "foo", "-0", stdin=text).exit_code == 0
