@@ -15,19 +15,22 @@ help:  ## list the targets
 
 $(BIN)/.pixy: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "pixy needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: "setuptools>=78.1.1" wheel
+	@echo "installing pixy into $(VENV), which takes a minute or two, once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: "setuptools>=78.1.1" wheel
 	@$(BIN)/pip uninstall --yes -qq pixy  # as earlier checkouts call the distribution
 	@# As grpcio-tools of the extra dev needs it: otherwise that would change it below a running daemon.
-	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable . 'protobuf<7'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable . 'protobuf<7'
 	@touch $@
 
 $(BIN)/.pixy-dev: $(BIN)/.pixy
-	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable '.[dev]'
+	@echo "installing what checks and tests need into $(VENV): about 1 GB, which takes a few minutes, once"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 $(BIN)/.pixy-docs: $(BIN)/.pixy-dev
-	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable '.[docs]'
+	@echo "installing what the pages need into $(VENV), once"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 ##@ Run it

@@ -100,6 +100,7 @@ class Cluster:
                 start_new_session=True,
             )
             self._nodes.append(node)
+            self._lines.put(f"{number}| is process {node.pid}")
             assert node.stdout is not None
             threading.Thread(target=self._read, args=(number, node, node.stdout), daemon=True).start()
             self._running += 1

@@ -39,14 +39,18 @@ def running(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]
         assert script.stdout is not None
         try:
             ready: set[str] = set()
+            told: list[str] = []
             while len(ready) < 3:
                 line = script.stdout.readline()
                 assert line, "a node has ended"
+                if "| is process " in line:
+                    told.append(line.rstrip())
                 if "| pixy ready grpc=127.0.0.1:" in line:
                     ready.add(line[0])
             assert ready == {"1", "2", "3"}
-            children = Path(f"/proc/{script.pid}/task/{script.pid}/children").read_text()
-            yield script, [int(pid) for pid in children.split()]
+            children = Path(f"/proc/{script.pid}/task/{script.pid}/children").read_text().split()
+            assert told == [f"{number}| is process {pid}" for number, pid in enumerate(children, 1)]
+            yield script, list(map(int, children))
         finally:
             script.kill()
 

@@ -97,6 +97,14 @@ ROWS: dict[str, list[Row]] = {
     "docs/cluster.md": [
         Row("peer_addr:"),
         Row("pixy serve --peer-addr"),
+        Row(
+            "pixy peek orders",
+            before=(
+                "pixy topics create orders --partitions 4",
+                "seq 9 | pixy produce orders --spread",
+                "pixy consume orders -g billing -n 9",
+            ),
+        ),
         Row("for host in", {"": NO_SSH}),
         Row("systemctl stop", {"": "tests/cli/test_recover.py has a cluster that has lost its majority"}),
     ],
@@ -198,10 +206,14 @@ class Pages:
                     user.run(command)
 
     def _command_cluster(self, block: Block) -> None:
-        with running(self._folder / "cluster") as (script, _):
+        with running(self._folder / "cluster") as (script, nodes):
             arguments: Any = script.args
             port = int(arguments[arguments.index("--port") + 1])
-            replaced = {ADDRESS: f"127.0.0.1:{port}", "127.0.0.1:19191": f"127.0.0.1:{port + 100}"}
+            replaced = {
+                ADDRESS: f"127.0.0.1:{port}",
+                "127.0.0.1:19191": f"127.0.0.1:{port + 100}",
+                "4711": str(nodes[0]),
+            }
             with self._terminal(replaced, {"PIXY_ADDRESS": f"127.0.0.1:{port}"}) as user:
                 for command in block.commands():
                     user.run(command)
