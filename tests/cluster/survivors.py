@@ -15,7 +15,7 @@ from tests.cluster.drivers import BATCH, PayloadLog, batch_of
 from tests.cluster.node_logs import open_log
 from tests.fakes.waiting import settle
 
-__all__ = ["ALL", "PARTITION", "Survivor", "formed", "formed_with_records"]
+__all__ = ["ALL", "PARTITION", "Survivor", "formed", "formed_with_records", "registration"]
 
 PARTITION = 1000
 ALL = (1, 2, 3)
@@ -94,6 +94,7 @@ class Survivor:
 
 
 def registration(node_id: int) -> MetadataCommand:
+    """The command of a node that joins."""
     secret = bytes([node_id]) * 16
     return MetadataCommand(register_node=RegisterNode(secret=secret, address=f"10.0.0.{node_id}:19094"))
 

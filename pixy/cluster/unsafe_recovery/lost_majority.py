@@ -213,11 +213,10 @@ class LostMajority:
             raise FailedPrecondition(
                 f"node {self._node_id} is the only node of its cluster: it needs no other"
             )
-        nodes = self._metadata.nodes
-        present = {node_id for node_id, node in nodes.items() if not node.lost}
+        # A removed node that is in no raft group any more has left: nobody is to look for it.
         others = [
-            nodes.get(node_id) or NodeInfo(node_id, b"", "", "", "", 0, "")
-            for node_id in sorted((members | present) - {self._node_id})
+            self._metadata.nodes.get(node_id) or NodeInfo(node_id, b"", "", "", "", 0, "")
+            for node_id in sorted({*members, *self._metadata.registered} - {self._node_id})
         ]
         lost = [
             f"{topic.name}-{number}"

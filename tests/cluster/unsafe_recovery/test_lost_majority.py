@@ -34,7 +34,7 @@ from pixy.records import TopicPartition
 from pixy.storage import CheckpointId, EntryType, write_identity
 from pixy.storage.disk.identity import read_identity
 from tests.cluster.nodes import Cluster
-from tests.cluster.survivors import ALL, PARTITION, formed, formed_with_records
+from tests.cluster.survivors import ALL, PARTITION, formed, formed_with_records, registration
 from tests.conformance.staged import publish_values
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
@@ -255,6 +255,14 @@ async def test_a_node_that_was_leaving_is_lost_too(tmp_path: Path) -> None:
     async with started(tmp_path) as cluster:
         nodes = cluster.node.metadata.nodes
         assert [nodes[node_id].lost for node_id in (2, 3)] == [True, True]
+
+
+async def test_a_node_that_has_left_is_not_among_those_that_are_lost(tmp_path: Path) -> None:
+    survivor = await formed_with_records(tmp_path)
+    await survivor.command(registration(4))
+    await survivor.command(MetadataCommand(remove_node=RemoveNode(node_id=4)))
+    survivor.end()
+    assert [each.node_id for each in read(tmp_path).report.lost_nodes] == [2, 3]
 
 
 async def test_of_two_voters_each_has_everything(tmp_path: Path) -> None:
