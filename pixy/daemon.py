@@ -329,6 +329,8 @@ class Daemon:
         """A cluster became ready or unready."""
         if name not in self._ready_clusters:
             return
+        if reason := self._backends[name].why_left:
+            self._proxies[name].leave_cluster(reason)
         if self._backends[name].fault:
             self._log_unready(name)
         elif self._is_kafka(name):

@@ -60,7 +60,7 @@ async def test_the_counts_that_a_signal_asks_for_are_never_left_out_of_the_log(d
 
 async def test_an_embedded_cluster_that_is_not_ready_is_logged_with_its_reason(daemon: Daemon) -> None:
     await daemon.wait_ready()
-    waiting: Any = SimpleNamespace(fault="waits for node 2")
+    waiting: Any = SimpleNamespace(fault="waits for node 2", why_left="")
     embedded, daemon._backends["default"] = daemon._backends["default"], waiting
     with capture_logs() as logged:
         daemon._readiness_changed("default")
@@ -135,7 +135,7 @@ async def test_each_cluster_has_a_health_of_its_own(tmp_path: Path) -> None:
         assert not any((await health()).values())
         await daemon.wait_ready()
         assert all((await health()).values())
-        waiting: Any = SimpleNamespace(fault="waits for node 2")
+        waiting: Any = SimpleNamespace(fault="waits for node 2", why_left="")
         two, daemon._backends["two"] = daemon._backends["two"], waiting
         daemon._readiness_changed("two")
         assert await health() == {"": False, "KafkaPixy": False, "cluster:one": True, "cluster:two": False}

@@ -235,6 +235,12 @@ class Backend(StagedWrites, Protocol):
     def fault(self) -> str:
         """The reason, for the operator, why the cluster is not ready; empty while it is."""
 
+    @property
+    def why_left(self) -> str:
+        """The reason, for clients, why this process will not be part of the cluster any more; empty
+        while it may be.
+        """
+
     def watch(self, on_change: Callable[[], None]) -> None:
         """Have `on_change` called each time the cluster becomes ready or unready after the first
         `wait_ready`.

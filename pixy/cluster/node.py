@@ -80,6 +80,7 @@ from pixy.multiraft import NEVER, RaftGroup, ReadBatcher, entry_bytes_max
 from pixy.proto.node_calls_pb2 import GiveUpRequest, JoinRequest
 from pixy.proto.state_pb2 import InitCluster, MetadataCommand, NodeIdentity
 from pixy.raft import NONE
+from pixy.raft.quorum import is_majority
 from pixy.records import TopicPartition
 from pixy.storage import Disk, EntryType, Worker
 
@@ -314,8 +315,8 @@ class Node:
         self._abandon = self._storage.abandon
         self._log, self.partitions = self._storage.log, self._storage.partitions
         self._log.driver.entry_bytes_max = entry_bytes_max(self._options.cluster.max_message_bytes)
-        self.reads = ReadBatcher(self._log.driver, group_name, lambda: self.why_left)
-        self._proposals = CommandProposals(self._log, self.partitions)
+        self.reads = ReadBatcher(self._log.driver, group_name, lambda: self.why_left, self._why_leaderless)
+        self._proposals = CommandProposals(self._log, self.partitions, self._why_leaderless)
         self._reports = StatusReports(
             recovered.identity,
             self.incarnation,
@@ -638,6 +639,18 @@ class Node:
     def why_left(self) -> str:
         """See `NodePeers.why_left`."""
         return "" if self.peers is None else self.peers.why_left
+
+    @property
+    def why_no_majority(self) -> str:
+        """Reason why the cluster decides nothing, as far as is known here; empty while it does."""
+        reason = self.leaders.reason
+        return reason and (self.why_left or reason)
+
+    def _why_leaderless(self, group: RaftGroup) -> str:
+        """Reason why no leader of a raft group can be elected for now, empty while one may."""
+        voters = group.storage.conf_state.voters
+        reached = [each for each in voters if self._is_reachable(each)]
+        return "" if is_majority(reached, voters) else self.why_no_majority
 
     @property
     def incarnation(self) -> int:

@@ -164,6 +164,10 @@ class Proxy:
         self.staging.begin_drain()
         self._consumers.stop_offering()
 
+    def leave_cluster(self, reason: str) -> None:
+        """See `Consumers.leave_cluster`. The backend says for how long it takes messages."""
+        self._consumers.leave_cluster(reason)
+
     async def drain(self, timeout: float) -> int:
         """Wait at most `timeout` seconds for outstanding acks, commit, and write the buffers.
 

@@ -134,6 +134,10 @@ class AnyNode:
     def fault(self) -> str:
         return next((node.fault for node in self._nodes if node.fault), "")
 
+    @property
+    def why_left(self) -> str:
+        return ""
+
     def watch(self, on_change: Callable[[], None]) -> None:
         for node in self._nodes:
             node.watch(on_change)

@@ -174,6 +174,10 @@ class FakeBackend:
     def fault(self) -> str:
         return self.away
 
+    @property
+    def why_left(self) -> str:
+        return ""
+
     def watch(self, on_change: Callable[[], None]) -> None:
         """Never called: the cluster is always ready."""
 

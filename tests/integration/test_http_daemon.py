@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from pixy.proto import kafkapixy_pb2 as pb
@@ -243,13 +245,20 @@ def test_a_stop_answers_what_waits_in_order_and_ends_idle_connections(
 
 @pytest.mark.long
 def test_a_node_that_is_removed_sends_consumers_away_and_others_serve_its_messages(tmp_path: Path) -> None:
-    with Cluster(tmp_path, config={**HTTP, **proxy_config(consumer=QUICK)}) as cluster:
+    config = {**HTTP, **proxy_config(consumer={"long_polling_timeout": "5m"})}
+    with Cluster(tmp_path, config=config) as cluster, ThreadPoolExecutor() as threads:
         cluster.start()
         stays, goes = cluster[1], cluster[3]
         here, there = stays.addresses["http"], goes.addresses["http"]
         curl(f"{there}/topics/t/messages?sync", "--json", "0")
         message_of(f"{there}/topics/t/messages?group=g")
         sent = {curl(f"{there}/topics/t/messages?sync", "--json", str(each)) for each in range(10)}
+        curl(f"{there}/topics/empty/messages?sync", "--json", "1")
+        message_of(f"{there}/topics/empty/messages?group=g")
+        polls = (
+            threads.submit(curl, "-w", "%{http_code}", f"{there}/topics/empty/messages?group=g"),
+            threads.submit(status_of_consume, goes.address, "empty"),
+        )
         remove = ["cluster", "remove", str(cluster.id_of(goes)), "--yes", "--address", stays.address]
 
         def is_removed() -> bool:
@@ -258,8 +267,9 @@ def test_a_node_that_is_removed_sends_consumers_away_and_others_serve_its_messag
             return not subprocess.run(command, check=False, timeout=300).returncode
 
         until_blocking(is_removed)
-        answer = curl("-w", "%{http_code}", f"{there}/topics/t/messages?group=g")
-        assert (answer[-3:], "the cluster" in answer) == ("503", True)
+        answers = [polls[0].result(), curl("-w", "%{http_code}", f"{there}/topics/t/messages?group=g")]
+        assert [(each[-3:], "the cluster" in each) for each in answers] == [("503", True)] * 2
+        assert polls[1].result() == grpc.StatusCode.UNAVAILABLE
         goes.stop()
         seen: set[str] = set()
 
@@ -269,6 +279,16 @@ def test_a_node_that_is_removed_sends_consumers_away_and_others_serve_its_messag
 
         # Those of which the node has not committed the ack come again.
         until_blocking(are_all_there)
+
+
+def status_of_consume(address: str, topic: str) -> object:
+    """The status of a call that waits for a message."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            KafkaPixyStub(channel).ConsumeNAck(pb.ConsNAckRq(topic=topic, group="g", no_ack=True), timeout=60)
+        except grpc.RpcError as error:
+            return error.code()
+    return None
 
 
 def place_of(message: str) -> str:

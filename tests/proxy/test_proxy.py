@@ -477,6 +477,20 @@ async def test_a_cancelled_request_is_not_told_that_its_topic_is_missing(open_pr
     assert told == []
 
 
+async def test_consumers_are_sent_away_at_once_when_the_process_has_left_its_cluster(
+    open_proxy: Open,
+) -> None:
+    proxy = await open_proxy(consumer=replace(CONSUMER, long_polling_timeout=600.0))
+    await produce(proxy, b"x")
+    await proxy._backend.create_topic("empty", 1)
+    waiting = asyncio.create_task(consume(proxy, "empty"))
+    await until(lambda: proxy.counts()["waiting_consumers"] == 1)
+    proxy.leave_cluster("use another one")
+    for refused in (waiting, consume(proxy)):
+        with pytest.raises(Unavailable, match="use another one"):
+            await refused
+
+
 @pytest.mark.slow
 async def test_a_drain_that_cannot_write_reports_the_number_of_messages_in_doubt(
     open_proxy: Open, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ from pixy.aio.steps import in_steps
 from pixy.aio.tasks import Tasks
 from pixy.backend.embedded.call_handlers import CallHandlers
 from pixy.backend.embedded.consumer_groups import ConsumerGroups
-from pixy.backend.embedded.group_membership import MemberCallbacks
+from pixy.backend.embedded.group_membership import REMOVED, MemberCallbacks
 from pixy.backend.embedded.local_members import LocalMembers
 from pixy.backend.embedded.local_partitions import LocalPartitions, fault_of
 from pixy.backend.embedded.neighbour_calls import NeighbourCalls
@@ -121,11 +121,14 @@ class EmbeddedBackend:
     @property
     def fault(self) -> str:
         if self._start.is_over and self._node.has_left:
-            return "this node was removed from the cluster"
+            return REMOVED
         if not self._start.is_over:
             return self._start.fault
-        no_majority = self._node.leaders.reason
-        return no_majority and (self._node.why_left or no_majority)
+        return self._node.why_no_majority
+
+    @property
+    def why_left(self) -> str:
+        return f"{REMOVED}: use another one" if self._start.is_over and self._node.has_left else ""
 
     def watch(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change

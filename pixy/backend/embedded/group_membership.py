@@ -45,6 +45,8 @@ __all__ = ["GroupMembership", "MemberCallbacks", "MemberEnvironment"]
 
 log = structlog.get_logger(__name__)
 
+REMOVED = "this node was removed from the cluster"
+
 _RETRY_S = 0.1
 _RETRY_MAX_S = 2.0
 _LEAVE_S = 2.0
@@ -213,7 +215,7 @@ class GroupMembership:
     async def _join(self) -> None:
         environment, node = self._environment, self._environment.node
         if node.has_left:
-            raise Unavailable("this node was removed from the cluster: consume at another one")
+            raise Unavailable(f"{REMOVED}: consume at another one")
         replica = node.state_groups.group_of(self.group)
         await node.confirm([replica], LEASE_S)
         if node.disk_stalls:

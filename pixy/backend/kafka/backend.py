@@ -106,6 +106,10 @@ class KafkaBackend:
     def fault(self) -> str:
         return self._client.fault
 
+    @property
+    def why_left(self) -> str:
+        return ""
+
     def watch(self, on_change: Callable[[], None]) -> None:
         self._client.fault_listeners.append(on_change)
 

@@ -57,6 +57,7 @@ from pixy.errors import (
     ServiceDisabled,
     ShuttingDown,
     TooManyRequests,
+    Unavailable,
     UnknownPartition,
 )
 from pixy.faults import OnFault
@@ -134,9 +135,10 @@ class Consumers:
         )
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._state = _State.SERVING
-        # Consume requests are refused. Invariant: true in every state but SERVING, and if consuming
-        # is disabled.
+        # Consume requests are refused. Invariant: true in every state but SERVING, if consuming is
+        # disabled, and once this process has left its cluster.
         self._refusing = options.disabled
+        self._why_left = ""
         self._quiet = SmallEvent()
         # Bound once: each group would have its own.
         self._callbacks = self._on_over, self._on_empty
@@ -347,6 +349,14 @@ class Consumers:
         for subscription in list(self._subscriptions.values()):
             subscription.stop_offering()
 
+    def leave_cluster(self, reason: str) -> None:
+        """This process has left its cluster for good: answer waiting requests, and later ones, with
+        `Unavailable`. Acks are still accepted.
+        """
+        self._refusing, self._why_left = True, reason
+        for subscription in list(self._subscriptions.values()):
+            subscription.dispatcher.fail_all(Unavailable(reason))
+
     async def drain(self, timeout: float) -> None:
         """Wait for outstanding acks, at most `timeout` seconds, then commit everything and leave
         all groups.
@@ -387,7 +397,8 @@ class Consumers:
             self.ack(
                 request.group, request.topic, *request.ack, _ignore, only_if_offered=request.ack_if_offered
             )
-        done(None, ShuttingDown())
+        is_draining = self._state is not _State.SERVING
+        done(None, ShuttingDown() if is_draining else Unavailable(self._why_left))
 
     def _subscribe(self, group: str, topic: str, address: str) -> Subscription:
         limit = self._environment.options.max_subscriptions
