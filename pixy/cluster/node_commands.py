@@ -379,6 +379,6 @@ class NodeCommands:
         reached = [each for each in voters if self._is_reachable(each)]
         if voters and not is_majority(reached, voters):
             raise Unavailable(
-                f"this node reaches {len(reached)} of the {len(voters)} nodes of {replica.name} only"
+                f"no majority: this node reaches {len(reached)} of the {len(voters)} nodes of {replica.name}"
             )
         return await self._proposals.run(replica, payload, _COMMAND_S)

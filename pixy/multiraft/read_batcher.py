@@ -36,6 +36,7 @@ class ReadBatcher:
         driver: of the groups.
         name_of: name of a group, for errors.
         why_left: tells why this node is no member of the cluster any more, empty while it may be.
+        why_leaderless: tells why no leader of a group will answer, empty while one may.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class ReadBatcher:
         driver: Driver,
         name_of: Callable[[RaftGroup], str],
         why_left: Callable[[], str] = str,
+        why_leaderless: Callable[[RaftGroup], str] = lambda _: "",
     ) -> None:
         self._driver = driver
         self._name_of = name_of
         self._why_left = why_left
+        self._why_leaderless = why_leaderless
         self._loop = asyncio.get_running_loop()
         self._shared: dict[RaftGroup, _SharedRead] = {}
         self._stopped = False
@@ -62,20 +65,25 @@ class ReadBatcher:
         or they are removed.
 
         Raises:
-            Unavailable: no leader has confirmed it within `timeout` s, or this node is behind, or
-                has left the cluster.
+            Unavailable: no leader has confirmed it within `timeout` s, or none will, or this node
+                is behind, or has left the cluster.
             ShuttingDown: this node stops.
         """
-        waits = {self._read(group): group for group in groups if not self.is_alone(group)}
-        if not waits:
+        shared = [group for group in groups if not self.is_alone(group)]
+        if not shared:
             return
+        if reason := next(filter(None, map(self._why_leaderless, shared)), ""):
+            raise Unavailable(reason)
+        waits = {self._read(group): group for group in shared}
         late: Collection[asyncio.Future[None]] = waits
         if not self._stopped:
             _, late = await asyncio.wait(waits, timeout=timeout)
         if self._stopped:
             raise ShuttingDown
         if late:
-            raise Unavailable(self._why_left() or self._why_late([waits[each] for each in late], timeout))
+            groups = [waits[each] for each in late]
+            reason = self._why_left() or next(filter(None, map(self._why_leaderless, groups)), "")
+            raise Unavailable(reason or self._why_late(groups, timeout))
 
     def is_behind(self, group: RaftGroup) -> bool:
         """True if this node has not applied what a leader has confirmed for a read."""

@@ -82,7 +82,7 @@ class _ObservedProposals(CommandProposals):
     def __init__(
         self, node_log: NodeLog, partitions: Partitions, metadata: MetadataState, world: World
     ) -> None:
-        super().__init__(node_log, partitions)
+        super().__init__(node_log, partitions, lambda _: "")
         self._metadata = metadata
         self._world = world
 

@@ -13,7 +13,7 @@ from pixy.aio.futures import resolve
 from pixy.cluster.log import NodeLog, PartitionReplica, Replica
 from pixy.cluster.replicas.partitions import Partitions
 from pixy.cluster.state import why_too_many_bytes
-from pixy.errors import MessageTooLarge, PixyError, Unavailable, UnknownPartition
+from pixy.errors import DeadlineExceeded, MessageTooLarge, PixyError, Unavailable, UnknownPartition
 from pixy.multiraft import NEVER, RaftGroup
 from pixy.storage import EntryType
 
@@ -26,11 +26,15 @@ class CommandProposals:
     Args:
         node_log: its log.
         partitions: its partitions.
+        why_leaderless: tells why no leader of a raft group can be elected, empty while one may.
     """
 
-    def __init__(self, node_log: NodeLog, partitions: Partitions) -> None:
+    def __init__(
+        self, node_log: NodeLog, partitions: Partitions, why_leaderless: Callable[[RaftGroup], str]
+    ) -> None:
         self._log = node_log
         self._partitions = partitions
+        self._why_leaderless = why_leaderless
         self._loop = asyncio.get_running_loop()
         self._stopped = False
 
@@ -45,7 +49,7 @@ class CommandProposals:
             timeout_s: seconds until `DeadlineExceeded` is raised in any case.
 
         Raises:
-            Unavailable: the disk has no room.
+            Unavailable: the disk has no room, or before `timeout_s` that no leader can be elected.
             MessageTooLarge: the command is.
             PixyError: the result of the command.
         """
@@ -56,10 +60,14 @@ class CommandProposals:
         stalled = self._log.stalled
         if stalled is not None:
             raise Unavailable(str(stalled))
+        if timeout_s != NEVER and (reason := self._why_leaderless(group)):
+            raise Unavailable(reason)
         answer: asyncio.Future[Any] = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
         self._log.driver.propose(group, EntryType.COMMAND, payload, partial(resolve, answer), deadline)
         result = await answer
+        if isinstance(result, (DeadlineExceeded, Unavailable)) and (reason := self._why_leaderless(group)):
+            raise type(result)(f"{result}: {reason}")
         if isinstance(result, PixyError):
             raise result
         return result

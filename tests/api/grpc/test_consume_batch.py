@@ -146,8 +146,10 @@ async def test_a_topic_that_must_exist_is_not_created_again_when_it_is_deleted(b
     await until(lambda: bulk.proxy.counts()["waiting_consumers"] == 1)
     await bulk.backend.delete_topic("t")
     await fails(waiting, CODE.INVALID_ARGUMENT, "topic t was deleted")
+    wanted.group = "typo"
     await fails(bulk.log.ConsumeBatch(wanted, timeout=20), CODE.INVALID_ARGUMENT, "topic t does not exist")
     assert await bulk.backend.list_topics() == []
+    assert "typo" not in await bulk.backend.list_groups()
 
 
 async def test_a_topic_is_created_again_for_those_that_want_it(bulk: ServedBulk) -> None:
