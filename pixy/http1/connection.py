@@ -25,6 +25,7 @@ from pixy.http1.response import CONTINUE
 
 __all__ = ["Http1Connection", "Http1Options", "HttpRefusal", "HttpRequest"]
 
+_new_tuple = tuple.__new__
 _CRLF = b"\r\n"
 _END = b"\r\n\r\n"
 
@@ -78,6 +79,8 @@ class Http1Connection:
     Attributes:
         line: number of the first request that is unanswered.
         held: the caller takes no further request for now; input is kept.
+        more: input is left that was not looked at.
+        ending: the last request is known, or a drain has begun.
     """
 
     __slots__ = (
@@ -93,7 +96,6 @@ class Http1Connection:
         "_heads",
         "_input",
         "_last",
-        "_more",
         "_next",
         "_options",
         "_output",
@@ -101,9 +103,12 @@ class Http1Connection:
         "_partial_since",
         "_since",
         "_stop_at",
+        "_unanswered_max",
         "_unwritten",
+        "ending",
         "held",
         "line",
+        "more",
     )
 
     def __init__(
@@ -114,13 +119,13 @@ class Http1Connection:
         now: float,
     ) -> None:
         self._options = options
+        self._unanswered_max = options.unanswered_max
         self._heads = heads
         self._body_bytes_max = body_bytes_max
         # Input, where it was read to, and where the present slice ends.
         self._input = b""
         self._at = self._stop_at = 0
-        # Input is left that was not looked at.
-        self._more = False
+        self.more = False
         # The head of the request whose body is being received.
         self._head: RequestHead | None = None
         self._body: Body | None = None
@@ -138,7 +143,7 @@ class Http1Connection:
         self._output_bytes = self._unwritten = 0
         # Number of the last request, once it is known.
         self._last: int | None = None
-        self._draining = self._ended = False
+        self._draining = self._ended = self.ending = False
         self._since = now
         # Since when the head or the body is incomplete.
         self._partial_since: float | None = None
@@ -153,36 +158,46 @@ class Http1Connection:
             self._input = self._input[self._at :] + chunk if self._at < len(self._input) else chunk
             self._at = 0
         self._stop_at = self._at + work
-        self._more = self._at < len(self._input)
+        self.more = self._at < len(self._input)
 
     def next_event(self, now: float) -> HttpRequest | HttpRefusal | None:
         """The next request, None if none is complete, or the slice is over, or answers have to
         leave first.
         """
-        if not self._more or self.held or self.full or self._at >= self._stop_at:
+        number = self._next
+        if (
+            not self.more
+            or self.held
+            or number - self.line >= self._unanswered_max
+            or self._at >= self._stop_at
+        ):
             return None
         try:
-            event = self._next_request(now)
+            request = self._next_request(now)
         except HeadError as error:
             return self._refuse(error)
-        if event is not None:
-            self._partial_since = None
-            self._since = now
-            if self._last is not None:
-                self._drop_input()
-            elif self._at >= len(self._input):
-                self._more = False
-        return event
+        if request is None:
+            return None
+        head, body = request
+        self._next = number + 1
+        self._partial_since = None
+        self._since = now
+        if not head.keep_alive:
+            self.close_after(number)
+        elif self._at >= len(self._input):
+            self.more = False
+        # A named tuple is made by a function in Python, which takes as long as all of this.
+        return _new_tuple(HttpRequest, (number, head, body))
 
     @property
     def pending(self) -> bool:
         """True if input is left that can be looked at."""
-        return self._more and not self.held and not self.full
+        return self.more and not self.held and not self.full
 
     @property
     def full(self) -> bool:
         """True if answers have to leave before more is read."""
-        return self._next - self.line >= self._options.unanswered_max
+        return self._next - self.line >= self._unanswered_max
 
     @property
     def data_expected(self) -> int:
@@ -192,8 +207,8 @@ class Http1Connection:
     @property
     def request_bytes(self) -> int:
         """Bytes of input in memory."""
-        body = 0 if self._body is None else len(self._body.content)
-        return len(self._input) - self._at + body
+        size = len(self._input) - self._at
+        return size if self._body is None else size + len(self._body.content)
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -215,6 +230,7 @@ class Http1Connection:
         Only for the newest request, or one that is being answered.
         """
         self._last = number
+        self.ending = True
         self._drop_input()
 
     def respond(self, number: int, answer: bytes) -> int:
@@ -228,25 +244,21 @@ class Http1Connection:
             self._early[number] = answer
             self._early_bytes += len(answer)
             return 0
-        return self.finish(number, answer)
+        self._output.append(answer)
+        self._output_bytes += len(answer)
+        self.line = number + 1
+        return self._release_early(number) if self._early or self._continue else 1
 
     def send(self, number: int, piece: bytes) -> None:
         """Take a piece of the answer of the request that has its turn."""
         assert number == self.line, f"the answer {number} is sent before {self.line}"
-        self._put(piece)
+        self._output.append(piece)
+        self._output_bytes += len(piece)
 
     def finish(self, number: int, piece: bytes) -> int:
         """Take the last piece of an answer; returns as `respond`."""
-        self.send(number, piece)
-        self.line += 1
-        while self._early and (early := self._early.pop(self.line, None)) is not None:
-            self._early_bytes -= len(early)
-            self._put(early)
-            self.line += 1
-        if self._continue and self.line == self._next:
-            self._continue = False
-            self._put(CONTINUE)
-        return self.line - number
+        assert number == self.line, f"the answer {number} ends before {self.line}"
+        return self.respond(number, piece)
 
     # --- output -----------------------------------------------------------------------------------
 
@@ -268,7 +280,8 @@ class Http1Connection:
     @property
     def buffered_bytes(self) -> int:
         """Bytes in memory."""
-        return self.request_bytes + self.queued_bytes
+        size = len(self._input) - self._at + self._output_bytes + self._early_bytes + self._unwritten
+        return size if self._body is None else size + len(self._body.content)
 
     def take_output(self, most: int) -> bytes:
         """Bytes to be written: all of them, or at least `most` if these are more."""
@@ -291,7 +304,7 @@ class Http1Connection:
     def tick(self, now: float) -> HttpRefusal | None:
         """Act on the time, unless input waits for this side."""
         options = self._options
-        if self._last is not None or self._more or self.full:
+        if self._last is not None or self.more or self.full:
             self._since = now
             return None
         if self._partial_since is not None:
@@ -306,12 +319,12 @@ class Http1Connection:
 
     def announce_drain(self) -> None:
         """Close behind the next answer without a successor."""
-        self._draining = True
+        self._draining = self.ending = True
 
     def drain(self) -> None:
         """Take no new requests, and close behind the answers of those that have begun."""
-        self._draining = True
-        if self._last is None and self._partial_since is None and not self._more:
+        self._draining = self.ending = True
+        if self._last is None and self._partial_since is None and not self.more:
             self.close_after(self._next - 1)
 
     def terminate(self) -> None:
@@ -330,10 +343,12 @@ class Http1Connection:
         assert 0 <= self._at <= len(self._input)
         assert (self._head is None) == (self._body is None)
         assert self._last is None or self._at == len(self._input)
+        assert self.ending == (self._draining or self._last is not None)
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _next_request(self, now: float) -> HttpRequest | None:
+    def _next_request(self, now: float) -> tuple[RequestHead, bytes] | None:
+        """Head and body of the next request, None if it is not complete."""
         if self._body is not None:
             return self._take_body(now)
         source, at = self._input, self._at
@@ -345,7 +360,7 @@ class Http1Connection:
         self._at = at = end + 4
         size = head.content_length
         if not size and not head.chunked:
-            return self._complete(head, b"")
+            return head, b""
         most = self._body_bytes_max(head)
         if size is not None:
             if size > most:
@@ -353,7 +368,7 @@ class Http1Connection:
                 raise HeadError(413, f"the body has {size} bytes, {most} are allowed")
             if len(source) - at >= size:
                 self._at = at + size
-                return self._complete(head, source[at : at + size])
+                return head, source[at : at + size]
         self._head = head
         self._body = ChunkedBody(most) if size is None else SizedBody(size)
         self._partial_since = None
@@ -364,7 +379,7 @@ class Http1Connection:
                 self._continue = True
         return self._take_body(now)
 
-    def _odd_head(self, now: float) -> HttpRequest | None:
+    def _odd_head(self, now: float) -> tuple[RequestHead, bytes] | None:
         """A head that is not complete, or too large, or behind an empty line."""
         source, at, most = self._input, self._at, self._options.head_bytes
         if source.startswith(_CRLF, at):  # RFC 9112 §2.2: empty lines are ignored
@@ -373,7 +388,7 @@ class Http1Connection:
             self._at = at
             if at < len(source):
                 return self._next_request(now)
-            self._more = False
+            self.more = False
             return None
         begin = source[at : at + most + 1]
         if begin.count(b"\n") != begin.count(_CRLF) or begin.startswith(b"\n"):
@@ -385,7 +400,7 @@ class Http1Connection:
         self._wait_for_more(now)
         return None
 
-    def _take_body(self, now: float) -> HttpRequest | None:
+    def _take_body(self, now: float) -> tuple[RequestHead, bytes] | None:
         head, body = self._head, self._body
         assert head is not None
         assert body is not None
@@ -402,17 +417,10 @@ class Http1Connection:
             return None
         self._head = self._body = None
         self._continue = False
-        return self._complete(head, bytes(body.content))
-
-    def _complete(self, head: RequestHead, body: bytes) -> HttpRequest:
-        number = self._next
-        self._next = number + 1
-        if not head.keep_alive:
-            self._last = number
-        return HttpRequest(number, head, body)
+        return head, bytes(body.content)
 
     def _wait_for_more(self, now: float) -> None:
-        self._more = False
+        self.more = False
         if self._partial_since is None:
             self._partial_since = now
 
@@ -426,8 +434,19 @@ class Http1Connection:
         return HttpRefusal(number, error.status, error.text, head)
 
     def _drop_input(self) -> None:
-        self._input, self._at, self._more = b"", 0, False
+        self._input, self._at, self.more = b"", 0, False
         self._head = self._body = None
+
+    def _release_early(self, number: int) -> int:
+        """Send what waits for the answer of a request; returns as `respond`."""
+        while self._early and (early := self._early.pop(self.line, None)) is not None:
+            self._early_bytes -= len(early)
+            self._put(early)
+            self.line += 1
+        if self._continue and self.line == self._next:
+            self._continue = False
+            self._put(CONTINUE)
+        return self.line - number
 
     def _put(self, piece: bytes) -> None:
         self._output.append(piece)

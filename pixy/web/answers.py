@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from email.utils import formatdate
+from math import inf
 from typing import NamedTuple
 
 from pixy.clock import Clock
@@ -52,18 +53,21 @@ class Answer(NamedTuple):
 class DateField:
     """The header field Date, which changes once a second."""
 
-    __slots__ = ("_clock", "_line", "_second")
+    __slots__ = ("_clock", "_line", "_monotonic", "_until")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._second = -1
+        self._monotonic = clock.monotonic
+        # The end of the second of `_line`, on the monotonic clock.
+        self._until = -inf
         self._line = b""
 
     def line(self) -> bytes:
         """The field with its CRLF."""
-        second = self._clock.wall_ms() // 1000
-        if second != self._second:
-            self._second = second
+        now = self._monotonic()
+        if now >= self._until:
+            second, ms = divmod(self._clock.wall_ms(), 1000)
+            self._until = now + (1000 - ms) / 1000
             self._line = b"Date: %s\r\n" % formatdate(second, usegmt=True).encode()
         return self._line
 

@@ -20,7 +20,7 @@ from pixy.web.answers import Answer, AnswerHead
 from pixy.web.environment import WebEnvironment
 from pixy.web.exchange import Exchange
 from pixy.web.route_counts import GONE
-from pixy.web.router import Match, Revocable
+from pixy.web.router import Match, Revocable, Route
 from pixy.web.style import PLAIN
 
 __all__ = ["WebConnection"]
@@ -107,13 +107,13 @@ class WebConnection:
         core.receive(chunk, work)
         while (event := core.next_event(now)) is not None:
             if isinstance(event, HttpRequest):
-                self._on_request(event.number, event.head, event.body)
+                self._on_request(*event)
             else:
                 self._on_refusal(event)
             # Most chunks have one request.
-            if not core.pending or workload.step_over:
+            if not core.more or workload.step_over:
                 break
-        if core.full or core.held:
+        if core.more and (core.held or core.full):
             self._stopped = True
             # Until then the client's end is noticed.
             if core.request_bytes >= _AHEAD_BYTES:
@@ -210,15 +210,14 @@ class WebConnection:
     # --- requests ---------------------------------------------------------------------------------
 
     def _on_request(self, number: int, head: RequestHead, body: bytes) -> None:
-        match: Match = head.route or self.environment.match(head)
-        open_calls, client = self._open_calls, self._client
-        if match.route is None:
-            assert match.answer is not None
+        match: Match | Answer = head.route or self.environment.match(head)
+        if isinstance(match, Answer):
             self.environment.shared.counters.rejected += 1
-            self._respond(number, head, *match.answer, None)
+            self._respond(number, head, *match, None)
             return
+        open_calls, client = self._open_calls, self._client
         if client.open >= open_calls.share or open_calls.open >= open_calls.limit:
-            self._refuse_beyond(number, head, match)
+            self._refuse_beyond(number, head, match.route)
             return
         open_calls.open += 1
         client.open += 1
@@ -229,9 +228,9 @@ class WebConnection:
             exchange.held_bytes = len(body)
         # One at a time, or many pipelined requests would each hold a large answer that the client
         # does not read.
-        self.core.held = match.is_coroutine
+        self.core.held = exchange.is_coroutine
+        handler: Callable[[Exchange], Any] = self._spawn if exchange.is_coroutine else exchange.route.handler
         try:
-            handler: Callable[[Exchange], Any] = self._spawn if match.is_coroutine else match.route.handler
             work: Revocable | None = handler(exchange)
         except Exception as error:
             exchange.fail(error)
@@ -245,20 +244,19 @@ class WebConnection:
         shared.counters.rejected += 1
         shared.counters.faulty += event.head is None
         match = None if event.head is None else self.environment.match(event.head)
-        if match is not None and match.answer is not None:
-            answer = match.answer
+        if isinstance(match, Answer):
+            answer = match
         else:
-            style = PLAIN if match is None or match.route is None else match.route.style
+            style = PLAIN if match is None else match.route.style
             answer = style.render(event.status, event.text)
         self._respond(event.number, event.head, *answer, None)
 
-    def _refuse_beyond(self, number: int, head: RequestHead, match: Match) -> None:
+    def _refuse_beyond(self, number: int, head: RequestHead, route: Route) -> None:
         """Refuse a request beyond the server's bound on open calls."""
         excess, shared = self._open_calls.excess(), self.environment.shared
         shared.counters.rejected += 1
         shared.limits.hit(excess.limit, self.peer)
-        assert match.route is not None
-        self._respond(number, head, *match.route.style.render(429, excess.text), None)
+        self._respond(number, head, *route.style.render(429, excess.text), None)
 
     def _spawn(self, exchange: Exchange) -> "asyncio.Task[None]":
         work = Steps(_answer_with(exchange), self._workload)
@@ -283,14 +281,15 @@ class WebConnection:
         body: bytes,
         receipt: Receipt | None,
     ) -> None:
-        encoded = b"%b%b%bContent-Length: %d\r\n\r\n%b" % (
-            head.encoded,
-            self.environment.date.line(),
-            self._connection_field(number, request),
-            len(body),
-            b"" if request is not None and request.method == "HEAD" else body,
-        )
-        count = self.core.respond(number, encoded)
+        core = self.core
+        connection, content = b"", body
+        if core.ending or request is None or request.is_1_0:
+            connection = self._connection_field(number, request)
+        if request is not None and request.method == "HEAD":
+            content = b""
+        date = self.environment.date.line()
+        encoded = b"%b%b%bContent-Length: %d\r\n\r\n%b" % (head.encoded, date, connection, len(body), content)
+        count = core.respond(number, encoded)
         if receipt is not None:
             if count:
                 self._receipts.add(receipt)
@@ -303,8 +302,9 @@ class WebConnection:
         link = self._link
         if not link.touched:
             link.touch()
-        for later in range(number + 1, number + count):
-            self._receipts.sent(later)
+        if count > 1:
+            for later in range(number + 1, number + count):
+                self._receipts.sent(later)
         if self._turns and (turn := self._turns.pop(self.core.line, None)) is not None:
             resolve(turn, None)
         if self._stopped and not self.core.full and not self.core.held:

@@ -2,7 +2,7 @@
 
 from pixy.http1 import HeadCache, RequestHead
 from pixy.serving import Environment
-from pixy.web.answers import DateField
+from pixy.web.answers import Answer, DateField
 from pixy.web.options import WebOptions
 from pixy.web.router import Match, Router
 
@@ -30,14 +30,14 @@ class WebEnvironment:
         self.date = DateField(environment.clock)
         self._router = router
 
-    def match(self, head: RequestHead) -> Match:
-        """The route of a request. It is kept with the head."""
-        match: Match | None = head.route
+    def match(self, head: RequestHead) -> Match | Answer:
+        """See `Router.match`. It is kept with the head."""
+        match: Match | Answer | None = head.route
         if match is None:
             match = head.route = self._router.match(head, self.options.hosts)
         return match
 
     def body_bytes_max(self, head: RequestHead) -> int:
         """Largest body of a request; that of one without a route is not read."""
-        route = self.match(head).route
-        return 0 if route is None else route.body_bytes_max
+        match = self.match(head)
+        return match.route.body_bytes_max if isinstance(match, Match) else 0

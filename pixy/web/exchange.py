@@ -6,7 +6,6 @@ is cancelled. Later answers are ignored. The receipt of an answer is told exactl
 earlier requests of the connection.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from pixy.faults import internal_error
@@ -14,7 +13,7 @@ from pixy.http1 import RequestHead
 from pixy.serving import Receipt
 from pixy.web.answers import AnswerHead
 from pixy.web.form import Form, parse_form
-from pixy.web.router import Match, Revocable, Route
+from pixy.web.router import Match, Revocable
 from pixy.web.style import HttpError
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ class Exchange:
         body: of the request; its handler may let go of it.
         number: of the request on its connection.
         running: it is neither answered nor abandoned.
+        route, parameters, is_coroutine: see `Match`.
         began: time of the request, in seconds on the server's clock.
         begun: an answer in pieces was begun.
         held_bytes: of the body, as the connection counts them.
@@ -67,14 +67,16 @@ class Exchange:
 
     __slots__ = (
         "_connection",
-        "_match",
         "_query",
         "began",
         "begun",
         "body",
         "head",
         "held_bytes",
+        "is_coroutine",
         "number",
+        "parameters",
+        "route",
         "running",
         "work",
     )
@@ -89,7 +91,7 @@ class Exchange:
         began: float,
     ) -> None:
         self._connection = connection
-        self._match = match
+        self.route, self.parameters, self.is_coroutine = match
         self.number = number
         self.head = head
         self.body = body
@@ -102,22 +104,6 @@ class Exchange:
         self.work: Revocable | None = None
 
     # --- the request ------------------------------------------------------------------------------
-
-    @property
-    def route(self) -> Route:
-        """The route."""
-        assert self._match.route is not None
-        return self._match.route
-
-    @property
-    def is_coroutine(self) -> bool:
-        """True if its handler is a coroutine."""
-        return self._match.is_coroutine
-
-    @property
-    def parameters(self) -> Mapping[str, str]:
-        """Segments of the path by their names in the route's pattern."""
-        return self._match.parameters
 
     @property
     def query(self) -> Form:

@@ -65,19 +65,16 @@ class Route:
 
 
 class Match(NamedTuple):
-    """The route of a request, or the answer to one that has none.
+    """The route of a request.
 
     Attributes:
-        route: None if it has none.
         parameters: by name in the pattern.
-        answer: to a request without a route.
         is_coroutine: see `Route`.
     """
 
-    route: Route | None
+    route: Route
     parameters: Mapping[str, str]
-    answer: Answer | None = None
-    is_coroutine: bool = False
+    is_coroutine: bool
 
 
 class Router:
@@ -109,8 +106,8 @@ class Router:
             for route in methods.values()
         ]
 
-    def match(self, head: RequestHead, hosts: frozenset[str] | None = None) -> Match:
-        """The route of a request, by its head alone.
+    def match(self, head: RequestHead, hosts: frozenset[str] | None = None) -> Match | Answer:
+        """The route of a request, by its head alone, or the answer to one that has none.
 
         Args:
             hosts: see `WebOptions`.
@@ -118,25 +115,25 @@ class Router:
         try:
             path = unescape(head.path).decode()
         except (BadQuery, UnicodeDecodeError):
-            return _refusal(PLAIN.render(400, "the path is not percent-encoded UTF-8"))
+            return PLAIN.render(400, "the path is not percent-encoded UTF-8")
         route, parameters, others = self._find(head.method, path)
         refused = why_refused(head, hosts)
         if refused is not None:
             style = PLAIN if route is None else route.style
-            return _refusal(style.render(refused.status, str(refused)))
+            return style.render(refused.status, str(refused))
         if route is not None:
-            return Match(route, parameters, is_coroutine=route.is_coroutine)
+            return Match(route, parameters, route.is_coroutine)
         clean = _clean(path)
         if clean != path:
             query = f"?{head.query.decode('ascii', 'replace')}" if head.query else ""
-            return _refusal(Answer(AnswerHead(301, fields=[("Location", quote(clean) + query)]), b""))
+            return Answer(AnswerHead(301, fields=[("Location", quote(clean) + query)]), b"")
         told = next((each for begin, each in self._styles.items() if path.startswith(begin)), None)
         if others:
             allowed = ", ".join(others)
             text = f"{head.method} is not allowed here, expected {allowed}"
             answer = told.render(405, text) if told else Answer(AnswerHead(405), b"")
-            return _refusal(answer._replace(head=answer.head.with_field("Allow", allowed)))
-        return _refusal(told.render(404, f"there is no {path}") if told else _NOT_FOUND)
+            return answer._replace(head=answer.head.with_field("Allow", allowed))
+        return told.render(404, f"there is no {path}") if told else _NOT_FOUND
 
     def _find(self, method: str, path: str) -> tuple[Route | None, Mapping[str, str], list[str]]:
         """A route with its parameters, or the methods that the path has."""
@@ -151,10 +148,6 @@ class Router:
                 return route, parameters, []
             others += methods
         return None, {}, others
-
-
-def _refusal(answer: Answer) -> Match:
-    return Match(None, {}, answer)
 
 
 def _fit(pattern: tuple[str, ...], segments: list[str]) -> dict[str, str] | None:

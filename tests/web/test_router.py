@@ -3,7 +3,7 @@
 import pytest
 
 from pixy.http1 import parse_head
-from pixy.web import Exchange, Route, Router
+from pixy.web import Answer, Exchange, Route, Router
 
 
 def handler(exchange: Exchange) -> None:
@@ -25,13 +25,13 @@ ROUTER = Router(
 def found(target: str, method: str = "GET") -> object:
     """Pattern and parameters, or status and location."""
     match = ROUTER.match(parse_head(f"{method} {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode()))
-    if match.route is not None:
+    if not isinstance(match, Answer):
         return match.route.pattern, dict(match.parameters)
-    assert match.answer is not None
-    for line in match.answer.head.encoded.decode().split("\r\n"):
+    assert isinstance(match, Answer)
+    for line in match.head.encoded.decode().split("\r\n"):
         if line.startswith("Location: "):
-            return match.answer.head.status, line.removeprefix("Location: ")
-    return match.answer.head.status
+            return match.head.status, line.removeprefix("Location: ")
+    return match.head.status
 
 
 @pytest.mark.parametrize(

@@ -329,12 +329,13 @@ def _json(text: str) -> Answer:
 
 def _message(offer: Offer) -> bytes:
     record = offer.record
+    key, value, headers = record.key, record.value, record.headers
     return b'{\n  "key": %b,\n  "value": %b,\n  "partition": %d,\n  "offset": %d,\n  "headers": %b\n}' % (
-        _bytes(record.key),
-        _bytes(record.value),
+        b"null" if key is None else _bytes(key),
+        _bytes(value),
         offer.partition,
         record.offset,
-        _message_headers(record.headers) if record.headers else b"[]",
+        _message_headers(headers) if headers else b"[]",
     )
 
 
