@@ -12,8 +12,9 @@ from collections.abc import Callable
 __all__ = ["write_of"]
 
 
-def write_of(transport: asyncio.WriteTransport) -> Callable[[bytes], None]:
-    """A function that does what `transport.write` does.
+def write_of(transport: asyncio.WriteTransport) -> Callable[[bytes], bool | None]:
+    """A function that does what `transport.write` does, and returns True if the socket has taken all
+    of it.
 
     It writes to the socket itself. What the socket does not take, or refuses, goes to the
     transport, and so does everything behind what the transport still has, and all of TLS.
@@ -28,16 +29,18 @@ def write_of(transport: asyncio.WriteTransport) -> Callable[[bytes], None]:
         return write
     descriptor = socket.fileno()
 
-    def write_directly(output: bytes) -> None:
+    def write_directly(output: bytes) -> bool:
         # The descriptor of a transport that closes may soon be another's.
         if is_closing() or buffered():
             write(output)
-            return
+            return False
         try:
             written = os.write(descriptor, output)
         except OSError:  # it is full, or has failed: the transport finds the same
             written = 0
-        if written < len(output):
-            write(memoryview(output)[written:])
+        if written == len(output):
+            return True
+        write(memoryview(output)[written:])
+        return False
 
     return write_directly

@@ -330,7 +330,8 @@ class Proxy:
         group, topic, ack = request.group, request.topic, request.ack
         if not 0 < len(group) <= _GROUP_CHARACTERS_MAX:
             _check_group(group)
-        if self._is_known(topic, 0 if ack is None else ack[0]):
+        description = self._backend.topic(topic)
+        if description is not None and (ack is None or ack[0] < len(description.partitions)):
             return self._consumers.consume(request, done, deadline, client)
         return self._consume_later(request, done, deadline, client)
 

@@ -135,6 +135,7 @@ class Link(asyncio.BufferedProtocol):
     __slots__ = (
         "_accepted_at",
         "_blocked_since",
+        "_bytes_out",
         "_closed",
         "_discarded_bytes",
         "_drain_at",
@@ -142,6 +143,7 @@ class Link(asyncio.BufferedProtocol):
         "_factory",
         "_last_counters",
         "_noted_bytes",
+        "_over",
         "_paused",
         "_phase",
         "_send_waiters",
@@ -177,6 +179,9 @@ class Link(asyncio.BufferedProtocol):
         self.workload = Workload(self, environment, self._accepted_at)
         self.touched = False
         self._phase = _Phase.OPENING
+        # Invariant: true in the phases of `_OVER`.
+        self._over = False
+        self._bytes_out = 0
         # Since when the transport is full.
         self._blocked_since = 0.0
         # Streaming handlers that wait to send more, and bytes sent since the last write.
@@ -205,7 +210,7 @@ class Link(asyncio.BufferedProtocol):
             peer=self.peer,
             age_s=self.environment.monotonic() - self._accepted_at,
             bytes_in=self.workload.bytes_in,
-            bytes_out=self.transport.bytes_out,
+            bytes_out=self._bytes_out,
             waits=self.workload.waits,
             **self.protocol.counts._asdict(),
         )
@@ -237,7 +242,7 @@ class Link(asyncio.BufferedProtocol):
     def dropped(self) -> None:
         """All that ran knows of the end."""
         if self._phase is _Phase.CLOSED:
-            self._phase = _Phase.RETIRED
+            self._become(_Phase.RETIRED)
             self._last_counters = self.counters
             self._closed(self)
             self.run(NO_PROTOCOL)
@@ -249,9 +254,7 @@ class Link(asyncio.BufferedProtocol):
         Streaming handlers have sent `size` bytes since they last asked.
         """
         self._unflushed_bytes += size
-        while self._phase not in _OVER and (
-            not self.transport.writable or self._unflushed_bytes >= _SENT_BYTES_MAX
-        ):
+        while not self._over and (not self.transport.writable or self._unflushed_bytes >= _SENT_BYTES_MAX):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._send_waiters.append(waiter)
             # Output that the client's window has let out may have been written before it was
@@ -264,7 +267,7 @@ class Link(asyncio.BufferedProtocol):
         and close after the last of it.
         """
         self.touched = False
-        if self.transport.writable and self._phase not in _OVER:
+        if self.transport.writable and not self._over:
             self._write()
         if self._noted_bytes or self.core.buffered_bytes >= NOTED_BYTES:
             self.note_held()
@@ -278,7 +281,7 @@ class Link(asyncio.BufferedProtocol):
         """End without a word: who knows what the protocol would say."""
         self.environment.note(bug)
         if self._phase not in _GONE:
-            self._phase = _Phase.CLOSING
+            self._become(_Phase.CLOSING)
             self.abort()
 
     # --- asyncio.BufferedProtocol -----------------------------------------------------------------
@@ -293,7 +296,7 @@ class Link(asyncio.BufferedProtocol):
             self.transport.abort()
             return
         self.run(factory.open(self, self._accepted_at))
-        self._phase = _Phase.SERVING
+        self._become(_Phase.SERVING)
         agreed = self.transport.alpn
         if agreed is not None and agreed not in factory.alpn:
             environment.counters.refused += 1
@@ -313,7 +316,7 @@ class Link(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
-        if self._phase in _OVER:
+        if self._over:
             self._discarded_bytes += nbytes
             if not self._may_read():
                 self.regulate()
@@ -345,7 +348,7 @@ class Link(asyncio.BufferedProtocol):
         """See `asyncio.Protocol`."""
         if self._phase is _Phase.RETIRED:
             return
-        self._phase = _Phase.CLOSED
+        self._become(_Phase.CLOSED)
         self.workload.forget_input()
         self._wake_send_waiters()
         self.note_held()
@@ -358,14 +361,14 @@ class Link(asyncio.BufferedProtocol):
         """The listener has given up the connection, mostly in its TLS handshake."""
         self.environment.counters.handshakes_failed += 1
         if self._phase is not _Phase.RETIRED:
-            self._phase = _Phase.CLOSED
+            self._become(_Phase.CLOSED)
             self._closed(self)
 
     # --- for the workload -------------------------------------------------------------------------
 
     def takes_input(self) -> bool:
         """See `Served`."""
-        return self.transport.writable and not self._paused and self._phase not in _OVER
+        return self.transport.writable and not self._paused and not self._over
 
     def serve(self, chunk: bytes, now: float) -> None:
         """See `Served`."""
@@ -410,7 +413,7 @@ class Link(asyncio.BufferedProtocol):
         now = self.environment.monotonic()
         self._end_at = min(self._end_at, now + grace_s)
         if self._phase is _Phase.SERVING:
-            self._phase = _Phase.DRAINING
+            self._become(_Phase.DRAINING)
             self.protocol.drain(now)
             self.touch()
 
@@ -468,26 +471,31 @@ class Link(asyncio.BufferedProtocol):
         Inside a call's answer, whose caller does not expect to hear of other answers meanwhile: the
         next flush tells their receipts.
         """
-        if not (self.core.has_output and self.transport.writable) or self._phase in _OVER:
+        if not (self.core.has_output and self.transport.writable) or self._over:
             return False
         self._write(tell_receipts=False)
         return True
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _become(self, phase: _Phase) -> None:
+        self._phase = phase
+        self._over = phase in _OVER
+
     def _write(self, *, tell_receipts: bool = True) -> None:
         try:
-            core = self.core
+            core, transport, receipts = self.core, self.transport, self.receipts
             output = core.take_output(_WRITTEN_BYTES_MAX)
             self._unflushed_bytes = 0
-            is_all = len(output) < _WRITTEN_BYTES_MAX or not core.has_output
-            delivers = tell_receipts and is_all and self.receipts.in_output and self.transport.has_client()
-            if output:
-                self.transport.write(output)
-            if delivers and self.transport.took_writes():
-                self.receipts.handed_over()
-            if not self.transport.writable:
-                core.set_unwritten(self.transport.buffered_bytes)
+            size = len(output)
+            is_all = size < _WRITTEN_BYTES_MAX or not core.has_output
+            delivers = tell_receipts and is_all and receipts.in_output and transport.has_client()
+            self._bytes_out += size
+            is_taken = size and transport.write(output)
+            if delivers and (is_taken or transport.took_writes()):
+                receipts.handed_over()
+            if not transport.writable:
+                core.set_unwritten(transport.buffered_bytes)
             elif self._send_waiters:
                 self._wake_send_waiters()
             if not is_all:
@@ -504,7 +512,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _close(self) -> None:
         """Everything was said: end, and let the client read the last bytes."""
-        self._phase = _Phase.CLOSING
+        self._become(_Phase.CLOSING)
         self._end_at = self.environment.monotonic() + self.environment.options.linger_s
         self.workload.forget_input()
         self._wake_send_waiters()

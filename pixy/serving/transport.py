@@ -28,7 +28,7 @@ class Transport:
         peer: the client's address.
         writable: the transport wants more to write.
         eof: the client has closed its side. The transport closes, and takes no more.
-        bytes_out: bytes written.
+        write: writes; may set `writable` to False. Returns True if the system has taken all of it.
     """
 
     __slots__ = (
@@ -36,29 +36,27 @@ class Transport:
         "_secure",
         "_socket",
         "_transport",
-        "_write",
-        "bytes_out",
         "eof",
         "peer",
         "writable",
+        "write",
     )
 
     def __init__(self, *, secure: bool) -> None:
         self._secure = secure
         self._transport: Any = None
         self._socket: Any = None
-        self._write: Callable[[bytes], None]
+        self.write: Callable[[bytes], bool | None]
         # Asks whether the socket's other side has closed; None until that is first of interest.
         self._poll: Callable[[int], list[tuple[int, int]]] | None = None
         self.peer = ""
         self.writable = True
         self.eof = False
-        self.bytes_out = 0
 
     def made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         self._transport = transport
-        self._write = write_of(self._transport)
+        self.write = write_of(self._transport)
         self._socket = transport.get_extra_info("socket")
         self.peer = peer_name(transport.get_extra_info("peername"))
 
@@ -83,11 +81,6 @@ class Transport:
         """
         return self._transport.get_extra_info("peercert") or None
 
-    def write(self, output: bytes) -> None:
-        """Write; may set `writable` to False."""
-        self.bytes_out += len(output)
-        self._write(output)
-
     def took_writes(self) -> bool:
         """True when the transport has taken what was just written; one that closes discards it."""
         return not self.eof and not self._transport.is_closing()
@@ -101,7 +94,7 @@ class Transport:
         it, nor does one of TLS whose client has closed without a word of TLS: so the socket is
         asked. No protocol here has use for a client that only reads.
         """
-        if not self.took_writes():
+        if self.eof or self._transport.is_closing():
             return False
         if self._socket is None or sys.platform != "linux":
             return True

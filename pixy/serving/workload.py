@@ -76,7 +76,6 @@ class Workload:
         "_queued",
         "_scheduler",
         "_served",
-        "_served_s",
         "_stepped",
         "_steps",
         "_unserved",
@@ -94,8 +93,6 @@ class Workload:
         self.bytes_in = self.waits = 0
         # Rest of the connection's share at `now`, in seconds; negative for a debt.
         self._credit_s = -CREDIT_S
-        # Length of the last slice.
-        self._served_s = 0.0
         # Chunks that the protocol has not seen, and jobs that precede them. A job does one step,
         # and returns True when it is done.
         self._unserved: list[bytes] = []
@@ -119,16 +116,18 @@ class Workload:
             return
         now = self._monotonic()
         # Credit accrues with time.
-        self._credit_s = min(self._credit_s + (now - self.now) * SHARE, CREDIT_S)
-        if self._credit_s > 0:
-            self._serve(chunk, now)
-        elif self._scheduler.has_time:
-            self._serve(chunk, now)
-            self._scheduler.charge(self._served_s)
-        else:
+        credit_s = self._credit_s + (now - self.now) * SHARE
+        self._credit_s = credit_s if credit_s < CREDIT_S else CREDIT_S
+        indebted = credit_s <= 0
+        if indebted and not self._scheduler.has_time:
             self._unserved.append(chunk)
             self._enqueue()
             return
+        self.now = now
+        self._served.serve(chunk, now)
+        spent_s = self._spend()
+        if indebted:
+            self._scheduler.charge(spent_s)
         if self._served.core.pending:
             self._enqueue()
 
@@ -183,9 +182,9 @@ class Workload:
     def end_step(self) -> None:
         """End a step that did not queue."""
         indebted = self._credit_s <= 0
-        self._spend()
+        spent_s = self._spend()
         if indebted:
-            self._scheduler.charge(self._served_s)
+            self._scheduler.charge(spent_s)
 
     def queue(self, step: Callable[[], None]) -> None:
         """Run a step in a slice of the connection."""
@@ -237,11 +236,6 @@ class Workload:
             self.waits += 1
             self._scheduler.enqueue(self)
 
-    def _serve(self, chunk: bytes, now: float) -> None:
-        self.now = now
-        self._served.serve(chunk, now)
-        self._spend()
-
     def _take_steps(self) -> None:
         self.now = self._monotonic()
         self._run(self._steps.pop(0))
@@ -256,7 +250,9 @@ class Workload:
             self._spend()
         else:
             chunk = self._unserved.pop(0) if self._unserved and not self._served.core.pending else b""
-            self._serve(chunk, self._monotonic())
+            now = self.now = self._monotonic()
+            self._served.serve(chunk, now)
+            self._spend()
 
     def _do_job(self) -> None:
         if self._jobs[0]():
@@ -268,7 +264,9 @@ class Workload:
         except Exception as bug:
             self._served.broken(bug)
 
-    def _spend(self) -> None:
-        """Charge the time since `now`."""
-        self._served_s = served_s = self._monotonic() - self.now
-        self._credit_s = max(self._credit_s - served_s, -CREDIT_S)
+    def _spend(self) -> float:
+        """Charge the time since `now`, and return it."""
+        spent_s = self._monotonic() - self.now
+        credit_s = self._credit_s - spent_s
+        self._credit_s = credit_s if credit_s > -CREDIT_S else -CREDIT_S
+        return spent_s
