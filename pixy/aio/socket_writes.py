@@ -13,11 +13,11 @@ __all__ = ["write_of"]
 
 
 def write_of(transport: asyncio.WriteTransport) -> Callable[[bytes], bool | None]:
-    """A function that does what `transport.write` does, and returns True if the socket has taken all
-    of it.
+    """A function that does what `transport.write` does.
 
-    It writes to the socket itself. What the socket does not take, or refuses, goes to the
-    transport, and so does everything behind what the transport still has, and all of TLS.
+    It writes to the socket itself, and returns True if that has taken all of the output. What the
+    socket does not take, or refuses, goes to the transport, and so does everything behind what the
+    transport still has, and all of TLS.
     """
     write, buffered, is_closing = (
         transport.write,

@@ -143,7 +143,7 @@ class PeerLink(asyncio.BufferedProtocol):
         self._grows = False
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
-        self._write: Callable[[bytes], None] = _never
+        self._write: Callable[[bytes], object] = _never
         # A frame was written in this iteration of the loop, and the frames behind it.
         self._gathering = False
         self._gathered: list[Payload] = []
