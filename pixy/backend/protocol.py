@@ -81,14 +81,18 @@ class DivisibleDone(Protocol):
     def __call__(self, offset: int, error: PixyError | None, /) -> None:
         """See `AppendDone`."""
 
-    def divide(self, batch: Batch, faults: Mapping[int, PixyError]) -> Sequence[DividedPart]:
+    def divide(
+        self, batch: Batch, faults: Mapping[int, PixyError], bytes_max: int | None = None
+    ) -> Sequence[DividedPart]:
         """Answer the records that are at fault, and return parts with all others, in order, to be
         written in the place of the batch. It is not answered itself then.
 
         Args:
             batch: the refused batch, of two records at least.
             faults: the error of each record at fault, by its number in the batch; empty if it is
-                not known which these are: the batch is halved.
+                not known which these are.
+            bytes_max: largest batch that is not refused; None: not known. Without either, the
+                batch is halved.
         """
 
 
@@ -333,6 +337,11 @@ class Backend(StagedWrites, Protocol):
         """
 
     # --- records ----------------------------------------------------------------------------------
+
+    def batch_bytes_max(self, topic: str) -> int | None:
+        """The largest record batch that a topic takes, if that is known: a limit of the cluster
+        which batches have exceeded.
+        """
 
     def append(
         self,

@@ -32,13 +32,16 @@ nobody waits:
 
 What is kept is sent again after growing pauses, batch by batch; what comes later for the partition
 stays behind it. Of these later records the synchronous ones are answered at their own limit, and so
-are callers that queue for room meanwhile. Records that have come at different times behind a batch
-which was in flight for long are sent as several batches, so that each has its own time. If the
-outcome of a mixed batch, or of a part of one, is unknown at that limit, its asynchronous records
-may be written twice: better than not at all.
+are callers that queue for room meanwhile. If the outcome of a mixed batch, or of a part of one, is
+unknown at that limit, its asynchronous records may be written twice: better than not at all.
+
+A flush is one batch. What does not fit into it is flushed when it is answered, and so are records
+that have come later behind a batch which was in flight for long: each batch has its own time, and
+none is written before the one ahead of it has failed for good.
 
 A batch that the backend refuses because of some of its records is divided (`divided_batches`), so
-that only these fail.
+that only these fail. Records that are too large for a topic whose limit is known are refused before
+they are sent.
 
 The accumulator holds each topic's description. A record with another description updates it:
 
@@ -71,7 +74,8 @@ from pixy.config import ProducerConfig
 from pixy.errors import PixyError, TopicMissing, Unavailable
 from pixy.faults import OnFault, internal_error
 from pixy.metrics import BYTE_BOUNDS, Histogram
-from pixy.proxy.divided_batches import BatchDone, divided
+from pixy.proxy.batch_sizes import BatchSizes
+from pixy.proxy.divided_batches import BatchDone, Divided, divided, without
 from pixy.proxy.kept_records import KeptRecords
 from pixy.proxy.late_records import LateRecords
 from pixy.proxy.lost_messages import LostMessages
@@ -85,12 +89,10 @@ from pixy.proxy.topic_accumulators import (
     PartitionAccumulator,
     ProduceBatch,
     TopicAccumulators,
-    batch_bytes,
     content_bytes,
-    record_size,
-    runs_of,
+    first_run,
 )
-from pixy.records import COMPRESSION, HEADER_BYTES, Header, Partitioner, build_batch
+from pixy.records import COMPRESSION, Header, Partitioner, build_batch
 
 __all__ = ["Accumulators"]
 
@@ -422,62 +424,47 @@ class Accumulators:
             self._loop.call_soon(self._flush_dirty)
 
     def _flush(self, accumulator: PartitionAccumulator) -> None:
-        """Send all accumulated records, in batches of at most `flush_bytes`, overhead included."""
+        """Send accumulated records as one batch, and refuse those that are too large for the topic.
+
+        The others are sent when it is answered: those behind `flush_bytes`, and those that have
+        come later and have more time.
+        """
         if accumulator.silent is None:
             self._silent.watch(accumulator)
-        records, size = accumulator.records, accumulator.bytes
-        dones, waiters = accumulator.dones, accumulator.waiters
-        gathered_bytes, limit = accumulator.batch_bytes, self._options.flush_bytes
-        accumulator.records, accumulator.dones, accumulator.waiters, accumulator.bytes = [], [], [], 0
-        accumulator.batch_bytes, accumulator.dirty = HEADER_BYTES, False
-        marks, now, since = accumulator.marks, self._monotonic(), accumulator.since
-        if marks:
-            accumulator.marks = []
+        now, since = self._monotonic(), accumulator.since
         self._late.watch(accumulator, now)
-        accumulator.since, until = None, 0.0
-        age_s = self._options.timeout - self._kept.keep_s if since is None else now - since
-        if accumulator.asynchronous:
-            accumulator.asynchronous = False
-            until = now + self._kept.keep_s
-        batch = ProduceBatch(accumulator, dones, waiters, size, records, until)
-        if since is not None and marks and age_s > self._late.pause_s:
-            self._send_parts(batch, runs_of(marks, since, len(records)), now)
-        elif gathered_bytes > limit:
-            self._send_parts(batch, [(len(records), now - age_s)], now)
-        else:
-            self._send(batch, age_s)
-
-    def _send_parts(self, batch: ProduceBatch, runs: Sequence[tuple[int, float]], now: float) -> None:
-        """Send records in several batches: they are too many for one, or of different age.
-
-        Args:
-            runs: see `runs_of`.
-        """
-        records, limit, first = batch.records, self._options.flush_bytes, 0
-        assert records is not None
-        for end, since in runs:
-            size, gathered_bytes = 0, HEADER_BYTES
-            for at in range(first, end):
-                added = batch_bytes(records[at])
-                if at > first and gathered_bytes + added > limit:
-                    self._send(batch.part(first, at, size), now - since)
-                    first, size, gathered_bytes = at, 0, HEADER_BYTES
-                size += record_size(records[at])
-                gathered_bytes += added
-            self._send(batch.part(first, end, size), now - since)
-            first = end
-
-    def _send(self, batch: ProduceBatch, age_s: float) -> None:
-        accumulator = batch.accumulator
-        records = len(batch.dones)
+        accumulator.dirty = False
+        count = len(accumulator.records)
+        if accumulator.marks and since is not None and now - since > self._late.pause_s:
+            count = first_run(accumulator.marks, since, count)
+        limit = self._backend.batch_bytes_max(accumulator.partition.topic)
+        too_large: list[int] = []
+        if accumulator.batch_bytes > min(self._options.flush_bytes, limit or _NEVER):
+            sizes = BatchSizes(self._options.flush_bytes, limit, self._compression)
+            count, too_large = sizes.fitting(accumulator.records, 0, count)
+        batch, since = accumulator.take(count, now + self._kept.keep_s)
         accumulator.in_flight += 1
-        accumulator.unanswered += records
+        accumulator.unanswered += count
         accumulator.unanswered_bytes += batch.size
-        self._in_flight += records
-        if accumulator.kept:  # by the same flush, whose first batch was refused at once
-            self._appended(batch, -1, accumulator.fault)
-        else:
+        self._in_flight += count
+        age_s = self._options.timeout - self._kept.keep_s if since is None else now - since
+        if not too_large:
             self._append(batch, age_s)
+            return
+        assert batch.records is not None
+        error = sizes.error(accumulator.partition.topic)
+        for part in self._parts(batch, without(batch, batch.records, dict.fromkeys(too_large, error))):
+            self._append(part, age_s)
+
+    def _flush_due(self, accumulator: PartitionAccumulator) -> None:
+        """Send what the last flush has left."""
+        if accumulator.in_flight:
+            return
+        if accumulator.records:
+            self._flush(accumulator)
+        else:
+            accumulator.due = False
+            self._late.unwatch(accumulator)
 
     def _append(self, batch: ProduceBatch, age_s: float) -> None:
         try:
@@ -501,13 +488,25 @@ class Accumulators:
         return packed
 
     def _divide(
-        self, batch: ProduceBatch, packed: Batch, faults: Mapping[int, PixyError]
+        self,
+        batch: ProduceBatch,
+        packed: Batch,
+        faults: Mapping[int, PixyError],
+        bytes_max: int | None,
     ) -> list[DividedPart]:
         """Divide a batch in flight; see `DivisibleDone.divide`."""
-        parts, refused = divided(batch, packed, faults)
+        sizes = None
+        if bytes_max is not None:
+            sizes = BatchSizes(self._options.flush_bytes, bytes_max, self._compression)
+        parts = self._parts(batch, divided(batch, packed, faults, sizes))
+        return [DividedPart(self._pack(part), len(part.dones), self._done(part)) for part in parts]
+
+    def _parts(self, batch: ProduceBatch, divided: Divided) -> list[ProduceBatch]:
+        """The parts of a batch that are written; the others are answered soon."""
+        parts, refused = divided
         batch.accumulator.in_flight += len(parts) + len(refused) - 1
         self._loop.call_soon(self._refuse, deque(refused))
-        return [DividedPart(self._pack(part), len(part.dones), self._done(part)) for part in parts]
+        return parts
 
     def _refuse(self, refused: deque[tuple[ProduceBatch, PixyError]]) -> None:
         """Answer records that are at fault, each of which may have an error of its own."""
@@ -566,7 +565,11 @@ class Accumulators:
         """Send what is due after an answer."""
         if accumulator.kept:
             self._kept.go_on(accumulator, error)
-        elif not accumulator.in_flight:
+        elif accumulator.in_flight:
+            return
+        elif accumulator.due:
+            self._loop.call_soon(self._flush_due, accumulator)
+        else:
             self._late.unwatch(accumulator)
             if accumulator.records and not accumulator.dirty:
                 self._mark_dirty(accumulator)

@@ -58,7 +58,7 @@ class KeptRecords:
         """True if the asynchronous records of a failed batch are sent again."""
         if None not in batch.dones or self._stopped or self._monotonic() >= batch.until:
             return False
-        # A batch without synchronous records has their limit as a part of one that had some.
+        # A part without synchronous records of a batch that was divided has their limit.
         return isinstance(error, Unavailable | DeadlineExceeded) and not isinstance(error, ShuttingDown)
 
     def keep(self, batch: ProduceBatch, error: PixyError) -> tuple[list[ProduceDone | None], list[Any], int]:

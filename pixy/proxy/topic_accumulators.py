@@ -22,9 +22,9 @@ __all__ = [
     "TopicAccumulators",
     "batch_bytes",
     "content_bytes",
+    "first_run",
     "headers_bytes",
     "record_size",
-    "runs_of",
 ]
 
 RECORD_OVERHEAD_BYTES = 36
@@ -53,18 +53,6 @@ class ProduceBatch(NamedTuple):
     records: list[NewRecordFields] | None
     until: float
 
-    def part(self, first: int, end: int, size: int) -> "ProduceBatch":
-        """The records from one number to another, which have a size."""
-        at, records = slice(first, end), self.records
-        return ProduceBatch(
-            self.accumulator,
-            self.dones[at],
-            self.waiters[at],
-            size,
-            None if records is None else records[at],
-            self.until,
-        )
-
 
 class SilentRecords:
     """The records of partitions that do not answer, and their bytes."""
@@ -87,6 +75,7 @@ class PartitionAccumulator:
         "bytes",
         "dirty",
         "dones",
+        "due",
         "fault",
         "in_flight",
         "kept",
@@ -135,6 +124,8 @@ class PartitionAccumulator:
         self.marks: list[tuple[float, int]] = []
         # In the list of accumulators to flush.
         self.dirty = False
+        # Some of the records were left by the last flush, to be sent when its batch is answered.
+        self.due = False
 
     def mark(self, time: float, gap: float) -> None:
         """Note that all records had arrived by a time; marks within the gap become one."""
@@ -144,6 +135,37 @@ class PartitionAccumulator:
         if marks and marks[-1][0] > time - gap:
             time = marks.pop()[0]
         marks.append((time, len(self.records)))
+
+    def take(self, count: int, until: float) -> tuple[ProduceBatch, float | None]:
+        """Take out the first records.
+
+        Args:
+            count: their number.
+            until: see `ProduceBatch`.
+
+        Returns:
+            The records, and the arrival of the first synchronous one among them.
+        """
+        records, dones, waiters, since = self.records, self.dones, self.waiters, self.since
+        if count == len(records):
+            until = until if self.asynchronous else 0.0
+            taken = ProduceBatch(self, dones, waiters, self.bytes, records, until)
+            self.records, self.dones, self.waiters = [], [], []
+            self.bytes, self.batch_bytes, self.since = 0, HEADER_BYTES, None
+            self.asynchronous = self.due = False
+            if self.marks:
+                self.marks = []
+            return taken, since
+        self.records, self.dones, self.waiters = records[count:], dones[count:], waiters[count:]
+        del records[count:], dones[count:], waiters[count:]
+        size, asynchronous = sum(map(record_size, records)), dones.count(None)
+        self.bytes -= size
+        self.batch_bytes -= sum(map(batch_bytes, records))
+        self.due = True
+        if since is not None:
+            self._forget_first(count, since)
+        taken = ProduceBatch(self, dones, waiters, size, records, until if asynchronous else 0.0)
+        return taken, None if asynchronous == count else since
 
     def take_synchronous(self, before: float) -> ProduceBatch | None:
         """Take out the synchronous records that were there at a mark before that time, if any."""
@@ -168,30 +190,34 @@ class PartitionAccumulator:
         self.records = [self.records[at] for at in left]
         self.dones = [self.dones[at] for at in left]
         self.waiters = [self.waiters[at] for at in left]
-        self.marks = [(time, number - len(taken)) for time, number in self.marks]
-        first = next((at for at, done in enumerate(self.dones) if done is not None), None)
-        if first is not None:
-            time = max([time, *(time for time, number in self.marks if number <= first)])
-        self.since = None if first is None else time
+        self._forget_first(len(taken), time)
         return batch
 
+    def _forget_first(self, count: int, since: float) -> None:
+        """Some of the first records were taken out, and no synchronous one that is left has come
+        before that time.
+        """
+        marks = [(time, number - count) for time, number in self.marks]
+        first = next((at for at, done in enumerate(self.dones) if done is not None), None)
+        if first is None:
+            self.since = None
+        else:
+            self.since = max([since, *(time for time, number in marks if number <= first)])
+        self.marks = [(time, number) for time, number in marks if number > 0]
 
-def runs_of(marks: Sequence[tuple[float, int]], since: float, count: int) -> list[tuple[int, float]]:
-    """Runs of records that came one after the other: the end of each, and the time since when it
-    has come.
+
+def first_run(marks: Sequence[tuple[float, int]], since: float, count: int) -> int:
+    """Number of the first records that came one after the other.
 
     Args:
         marks: of their accumulator.
         since: arrival of the first one.
         count: number of all of them.
     """
-    runs: dict[float, int] = {}
-    end = 0
-    for time, number in (*marks, (0.0, count)):
-        if number > end:
-            runs[since] = end = number
-        since = max(since, time)
-    return [(number, time) for time, number in runs.items()]
+    for time, number in marks:
+        if time > since:
+            return number
+    return count
 
 
 class TopicAccumulators:

@@ -6,7 +6,7 @@ clusters do at bad moments:
 
 - `hold_appends`, `release_appends`: slow appends;
 - `fail_appends`, `fail_fetches`: errors for the next n calls;
-- `refuse_records`: records that make it refuse their batch;
+- `refuse_records`, `bytes_max`: records, and sizes, that make it refuse their batch;
 - `add_control_batch`, `add_gap`, `compact`: offsets without a record;
 - `move_log_begin`: retention; `corrupt`: a corrupt batch; `damage`: a partition that serves nothing
   any more;
@@ -34,6 +34,7 @@ from pixy.backend import (
     AppendDone,
     Assignment,
     ClusterStatus,
+    DividedPart,
     DivisibleDone,
     FetchResult,
     OffsetCommit,
@@ -54,6 +55,7 @@ from pixy.errors import (
     CorruptData,
     FailedPrecondition,
     InvalidArgument,
+    MessageTooLarge,
     NotFound,
     OffsetOutOfRange,
     PixyError,
@@ -138,6 +140,9 @@ class FakeBackend:
         self._append_errors: deque[PixyError] = deque()
         self._refused_records: Callable[[Sequence[Record]], Mapping[int, PixyError]] = lambda _: {}
         self._names_records = False
+        # Largest batch that is taken, which callers know when one was refused, and how many were.
+        self.bytes_max: int | None = None
+        self.refused_as_large = 0
         self._fetch_errors: deque[PixyError] = deque()
         # Failing calls and blocking calls, by name.
         self.failures: dict[str, PixyError] = {}
@@ -329,19 +334,32 @@ class FakeBackend:
             else:
                 append.done(-1, error)
 
+    def batch_bytes_max(self, topic: str) -> int | None:
+        return self.bytes_max if self.refused_as_large else None
+
     def _write(self, append: _Append) -> None:
         records = list(read_records(append.batch))
+        if self.bytes_max is not None and len(append.batch) > self.bytes_max:
+            self._refuse_large(append, len(records))
+            return
         faults = self._refused_records(records)
         if not faults:
             append.done(append.log.append_batch(append.batch), None)
         elif len(records) == 1 or not isinstance(append.done, DivisibleDone):
             append.done(-1, faults[0])
         else:
-            parts = append.done.divide(append.batch, faults if self._names_records else {})
-            self.ages += [0.0] * len(parts)
-            self._appends.extendleft(
-                _Append(append.log, part.batch, part.done, None) for part in reversed(parts)
-            )
+            self._write_parts(append, append.done.divide(append.batch, faults if self._names_records else {}))
+
+    def _refuse_large(self, append: _Append, records: int) -> None:
+        self.refused_as_large += 1
+        if records == 1 or not isinstance(append.done, DivisibleDone):
+            append.done(-1, MessageTooLarge("the batch is too large"))
+        else:
+            self._write_parts(append, append.done.divide(append.batch, {}, self.bytes_max))
+
+    def _write_parts(self, append: _Append, parts: Sequence[DividedPart]) -> None:
+        self.ages += [0.0] * len(parts)
+        self._appends.extendleft(_Append(append.log, part.batch, part.done, None) for part in reversed(parts))
 
     async def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None

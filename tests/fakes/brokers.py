@@ -20,6 +20,7 @@ from aiokafka.errors import KafkaConnectionError
 from pixy.backend.kafka import KafkaOptions
 
 __all__ = [
+    "DESCRIBE_CONFIGS",
     "DESCRIBE_GROUPS",
     "FETCH",
     "INIT_PRODUCER_ID",
@@ -32,6 +33,7 @@ __all__ = [
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, INIT_PRODUCER_ID = 9, 10, 15, 22
+DESCRIBE_CONFIGS = 32
 
 Handler = Callable[[Any], Any]
 """Maps the fields of a request to those of its response, or to a coroutine that returns them."""

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pixy.records import Record, read_header, read_records
-from tests.fakes.brokers import INIT_PRODUCER_ID, PRODUCE, Brokers
+from tests.fakes.brokers import DESCRIBE_CONFIGS, INIT_PRODUCER_ID, PRODUCE, Brokers
 
 __all__ = ["IdempotentLog"]
 
-_OUT_OF_ORDER = 45
+_TOO_LARGE, _NOT_ALLOWED, _OUT_OF_ORDER = 10, 29, 45
+_BYTES_MAX = 1_048_588
 _REMEMBERED = 5
 """Batches of a producer that Kafka knows again."""
 
@@ -23,6 +24,8 @@ class IdempotentLog(Brokers):
         values: what was written.
         judge: called with the records of a batch before anything else, as in Kafka; the error code
             (0: none), and the reason for each record at fault, as far as they are named.
+        bytes_max: larger batches are refused; None: none are.
+        tells_bytes_max: it is told who asks; else nobody may ask for options of topics.
         before, after: called before and after a batch is judged and written; may cut connections.
     """
 
@@ -30,6 +33,8 @@ class IdempotentLog(Brokers):
         super().__init__({"t": [0]})
         self.values: list[bytes | None] = []
         self.judge: Callable[[Sequence[Record]], tuple[int, Mapping[int, str]]] = lambda _: (0, {})
+        self.bytes_max: int | None = None
+        self.tells_bytes_max = True
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
         # First and last sequence and offset of the last batches of each producer id.
@@ -37,6 +42,16 @@ class IdempotentLog(Brokers):
         self._producers = 0
         self.on(PRODUCE, self._produce)
         self.on(INIT_PRODUCER_ID, self._new_producer)
+        self.on(DESCRIBE_CONFIGS, self._describe_config)
+
+    def _describe_config(self, request: Any) -> tuple[Any, ...]:
+        (kind, topic, options), *_ = request.resources
+        assert options == ["max.message.bytes"]
+        if not self.tells_bytes_max:
+            return 0, [(_NOT_ALLOWED, None, kind, topic, [])]
+        return 0, [
+            (0, None, kind, topic, [(options[0], str(self.bytes_max or _BYTES_MAX), False, 1, False, [])])
+        ]
 
     def _new_producer(self, _: Any) -> tuple[int, int, int, int]:
         self._producers += 1
@@ -51,6 +66,8 @@ class IdempotentLog(Brokers):
 
     def _append(self, batch: bytes) -> tuple[int, int, Mapping[int, str]]:
         records = list(read_records(batch))
+        if self.bytes_max is not None and len(batch) > self.bytes_max:
+            return _TOO_LARGE, -1, {}
         code, faults = self.judge(records)
         if code:
             return code, -1, faults

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log2
+from random import Random
 
 import pytest
 
@@ -10,8 +11,10 @@ from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
 from pixy.errors import InvalidArgument, MessageTooLarge, PixyError, Unavailable
 from pixy.proxy.accumulator import Accumulators
-from pixy.records import Record
+from pixy.proxy.topic_accumulators import RECORD_OVERHEAD_BYTES
+from pixy.records import Record, build_batch
 from tests.fakes.backend import FakeBackend
+from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import settle, until
 from tests.proxy.producing import TOPIC, Answers, append, batches, flat, make
 
@@ -109,6 +112,49 @@ async def test_a_batch_that_is_too_large_is_written_in_parts() -> None:
     await accumulators.drained()
     assert flat(await batches(backend)) == [b"%d" % number for number in range(16)]
     assert sorted(map(str, outcomes(answers))) == sorted(map(str, range(16)))
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+async def test_messages_that_are_too_large_for_the_topic_are_told_apart_by_their_size(
+    compression: str,
+) -> None:
+    """One batch is refused; by then the limit is known."""
+    accumulators, backend, _ = await make(replace(OPTIONS, compression=compression))
+    backend.bytes_max = 500
+    rng, good, answers = Random(1), [], {}
+    for _ in range(3):
+        for number in range(300):
+            value = rng.randbytes(4) + rng.randbytes(rng.choice([10, 600]))
+            answers[value] = Answers()
+            append(accumulators, value, answers[value], sync=number % 3 > 0)
+            if len(value) < 500:
+                good.append(value)
+        await accumulators.drained()
+    assert flat(await batches(backend)) == good
+    assert backend.refused_as_large == 1
+    largest = sum(len(value) + RECORD_OVERHEAD_BYTES + 1 for value in good) / 400
+    assert len(backend.ages) < 1.5 * largest
+    for value, answer in answers.items():
+        (_, _, error), *_ = answer.all
+        assert isinstance(error, MessageTooLarge | None)
+        assert error is None or len(value) > 500
+    assert accumulators.lost == sum(
+        len(value) > 500 and number % 3 == 0 for number, value in enumerate(answers)
+    )
+    assert accumulators.buffered == accumulators.buffered_bytes == 0
+
+
+async def test_the_size_of_a_message_that_just_fits_is_exact() -> None:
+    accumulators, backend, answers = await make(OPTIONS)
+    small = [bytes([number]) * 50 for number in range(10)]
+    fits = b"f" * 1000
+    backend.bytes_max = len(build_batch([(b"k", fits, (), FakeClock().wall_ms())]))
+    for value in (*small, fits, b"t" * 1001, *small, fits):
+        append(accumulators, value, answers)
+    await accumulators.drained()
+    assert flat(await batches(backend)) == [*small, fits, *small, fits]
+    assert [type(error) for _, _, error in answers.all if error] == [MessageTooLarge]
+    assert f"{backend.bytes_max} bytes at most" in next(str(error) for _, _, error in answers.all if error)
 
 
 @pytest.mark.parametrize("outage", [1, 2, 3, 5, 8])

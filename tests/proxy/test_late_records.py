@@ -151,6 +151,26 @@ async def test_those_that_come_late_behind_a_write_that_hangs_have_their_own_tim
 
 
 @pytest.mark.slow
+async def test_those_with_more_time_are_not_written_before_older_ones_that_have_failed() -> None:
+    clock = FakeClock()
+    accumulators, backend, answers = await make(OPTIONS, clock=clock)
+    backend.hold_appends()
+    append(accumulators, b"hangs", answers)
+    await until(lambda: backend.ages)
+    append(accumulators, b"a0", Answers(), sync=False)
+    append(accumulators, b"s0", answers)
+    await advance(clock, 0.05)
+    append(accumulators, b"a1", Answers(), sync=False)
+    append(accumulators, b"s1", answers)
+    backend.fail_appends(Unavailable("no leader"), 1)
+    backend.release_appends()
+    await accumulators.drained()
+    assert flat(await batches(backend)) == [b"hangs", b"a0", b"a1", b"s1"]
+    assert [str(error) for _, _, error in answers.all] == ["None", "no leader", "None"]
+    assert accumulators.lost == accumulators.buffered == accumulators.buffered_bytes == 0
+
+
+@pytest.mark.slow
 async def test_the_time_in_the_queue_counts() -> None:
     clock = FakeClock()
     options = replace(OPTIONS, channel_buffer_size=3)

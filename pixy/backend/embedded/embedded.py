@@ -225,6 +225,11 @@ class EmbeddedBackend:
 
     # --- records ----------------------------------------------------------------------------------
 
+    @staticmethod
+    def batch_bytes_max(topic: str) -> int | None:
+        """As `Backend.batch_bytes_max`: no topic has a limit of its own."""
+        return None
+
     def append(
         self,
         partition: TopicPartition,

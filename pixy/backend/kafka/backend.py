@@ -89,6 +89,7 @@ class KafkaBackend:
         self._client = KafkaClient(options, dial, on_fault)
         self._topics = Topics(self._client)
         self._producer = Producer(self._client, options, on_fault)
+        self.batch_bytes_max = self._producer.limits.batch_bytes_max
         self._fetcher = KafkaFetcher(self._client, options, on_fault)
         coordinators = self._coordinators = Coordinators(self._client)
         environment = GroupEnvironment(self._client, coordinators, options, on_fault)
@@ -166,7 +167,10 @@ class KafkaBackend:
         config: Mapping[str, str | None] | None = None,
     ) -> TopicDescription:
         self._check_running()
-        return await self._topics.alter(name, partitions, config or {})
+        try:
+            return await self._topics.alter(name, partitions, config or {})
+        finally:
+            self._producer.limits.forget(name)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         self._check_running()

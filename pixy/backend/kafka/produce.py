@@ -19,10 +19,11 @@ attempts end earlier, so that a broker that hangs leaves time for its successor.
     refused for good (too large, not allowed, ...)     that error, at once
 
 A batch of several callers that is refused because of some of its records is divided
-(`DivisibleDone`), in the place where it is, with the time that it has left. Nothing of it was
-written, so its first part gets its sequence. Unless an attempt without a response was written, and
-only the next one refused, as the options of the topic have changed: then the broker does not accept
-the sequence of the part, and none is written again.
+(`DivisibleDone`), in the place where it is, with the time that it has left. If it is too large, the
+limit of its topic is asked for first (`topic_limits`). Nothing of the batch was written, so its
+first part gets its sequence. Unless an attempt without a response was written, and only the next
+one refused, as the options of the topic have changed: then the broker does not accept the sequence
+of the part, and none is written again.
 
 With a `TransactionalId` the batches belong to its transaction: id and epoch are the transaction's.
 A broker that disagrees about them, or a batch with an unknown outcome, is an error, and the owner
@@ -66,6 +67,7 @@ from pixy.backend.kafka.errors import (
 )
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, ProducerId
+from pixy.backend.kafka.topic_limits import TopicLimits
 from pixy.backend.protocol import AppendDone, DivisibleDone, TopicPartition
 from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import internal_error
@@ -132,6 +134,7 @@ class Producer:
 
     Attributes:
         buffered_bytes: size of the unanswered batches.
+        limits: what is known of the topics' limits.
     """
 
     def __init__(
@@ -167,6 +170,7 @@ class Producer:
         self._empty.set()
         self._stopped = False
         self.buffered_bytes = 0
+        self.limits = TopicLimits(client)
         client.listeners.append(self._topics_changed)
 
     def append(
@@ -391,8 +395,15 @@ class Producer:
             if is_stale(code):
                 self._client.request_refresh([queue.partition.topic])
             self._failed(queue, reason, maybe_written=code in _MAYBE_WRITTEN)
-        elif not self._maybe_divide(queue, answer):
+        elif self._is_gone(queue):
+            self._give_up(queue)
+        elif not self._may_divide(queue, answer):
             self._refused(queue, answer)
+        elif code == MESSAGE_TOO_LARGE and self.limits.batch_bytes_max(queue.partition.topic) is None:
+            queue.sent = False
+            self._tasks.spawn(self._ask_and_divide(queue, answer), f"limit of {queue.partition.topic}")
+        else:
+            self._divide(queue, answer)
 
     def _fail_in_flight(self, queues: Iterable[ProduceQueue], error: PixyError) -> None:
         """Fail batches with an unknown outcome after a bug, without a retry; their partitions start
@@ -403,23 +414,44 @@ class Producer:
                 self._start_over(queue)
                 self._settle(queue, -1, error)
 
-    def _maybe_divide(self, queue: ProduceQueue, answer: _PartitionAnswer) -> bool:
-        """Replace a refused batch by its parts; False if its answer is that of all its records."""
+    def _may_divide(self, queue: ProduceQueue, answer: _PartitionAnswer) -> bool:
+        """False if the answer to a refused batch is that of all its records."""
         pending = queue.pending[0]
-        if (
-            answer.code not in _OF_RECORDS
-            or pending.records == 1
-            or pending.answered
-            or not isinstance(pending.done, DivisibleDone)
-            or self._is_gone(queue)
-        ):
-            return False
+        return (
+            answer.code in _OF_RECORDS
+            and pending.records > 1
+            and not pending.answered
+            and isinstance(pending.done, DivisibleDone)
+        )
+
+    async def _ask_and_divide(self, queue: ProduceQueue, answer: _PartitionAnswer) -> None:
+        """Divide the first batch, still in flight, when the limit of its topic was asked for."""
+        pending = queue.pending[0]
+        try:
+            await self.limits.ask(queue.partition.topic)
+            if not (queue.in_flight and queue.pending and queue.pending[0] is pending):
+                return  # a bug has ended it
+            if pending.answered or self._is_gone(queue):
+                self._give_up(queue)
+            else:
+                self._divide(queue, answer)
+        except Exception as bug:
+            self._tasks.on_fault(bug)
+            self._fail_in_flight([queue], internal_error(bug))
+
+    def _divide(self, queue: ProduceQueue, answer: _PartitionAnswer) -> None:
+        """Replace the first batch by its parts."""
+        pending = queue.pending[0]
         faults = {
             record: self._refusal(queue, answer, message)
             for record, message in answer.record_errors.items()
             if 0 <= record < pending.records
         }
-        parts = pending.done.divide(pending.batch, faults)
+        limit = self.limits.batch_bytes_max(queue.partition.topic)
+        if limit is not None and len(pending.batch) <= limit:
+            limit = None  # it is not what the batch exceeds
+        assert isinstance(pending.done, DivisibleDone)
+        parts = pending.done.divide(pending.batch, faults, limit)
         if not parts and queue.in_doubt:
             self._start_over(queue)
         self._take_first(queue)
@@ -431,7 +463,6 @@ class Producer:
         if not self.buffered_bytes:
             self._empty.set()
         self._make_ready(queue)
-        return True
 
     def _refusal(self, queue: ProduceQueue, answer: _PartitionAnswer, message: str | None) -> PixyError:
         topic, number = queue.partition

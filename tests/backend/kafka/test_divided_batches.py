@@ -15,10 +15,11 @@ from pixy.backend import Backend, TopicPartition
 from pixy.backend.kafka import KafkaBackend
 from pixy.clock import SystemClock
 from pixy.config import ProducerConfig
-from pixy.errors import Internal, InvalidArgument, MessageTooLarge, PixyError
+from pixy.errors import Internal, InvalidArgument, MessageTooLarge, PixyError, UnknownPartition
 from pixy.proxy.accumulator import Accumulators
 from pixy.records import Record, make_partitioner
 from tests.conformance.support import fetch_now, values
+from tests.fakes.brokers import DESCRIBE_CONFIGS, PRODUCE
 from tests.fakes.clock import FakeClock
 from tests.fakes.idempotent_log import IdempotentLog
 from tests.kafka.backends import open_kafka, staging_place
@@ -101,6 +102,8 @@ def test_others_are_written_once_and_in_order_whatever_breaks(
 async def _break_often(rng: Random, directory: Path) -> None:
     log = IdempotentLog()
     log.judge = judge_both
+    log.bytes_max = rng.choice([None, 130])
+    log.tells_bytes_max = rng.choice([True, False])
     breaks = rng.choice([0.0, 0.2, 0.5])
 
     def maybe_break() -> None:
@@ -174,6 +177,97 @@ async def _written_and_refused(directory: Path) -> None:
     assert clients.answers[b"next"] == 5
 
 
+@pytest.mark.parametrize("tells", [True, False], ids=["told", "secret"])
+def test_the_limit_of_a_topic_is_known_for_a_while(
+    virtual: asyncio.Runner, tmp_path: Path, tells: bool
+) -> None:
+    virtual.run(_large_and_small(tmp_path, tells))
+
+
+async def _large_and_small(directory: Path, tells: bool) -> None:
+    log = IdempotentLog()
+    log.bytes_max, log.tells_bytes_max = 2000, tells
+    good: list[bytes] = []
+    async with open_clients(log, directory) as clients:
+
+        async def send_many(begin: int, *, fit: bool = False) -> int:
+            """Number of requests that a hundred messages take, of which half are too large."""
+            before = log.count(PRODUCE)
+            for number in range(begin, begin + 100):
+                value = b"%d" % number + bytes(2000 * (number % 2))
+                clients.send(value)
+                if fit or number % 2 == 0:
+                    good.append(value)
+            await clients.answered()
+            return log.count(PRODUCE) - before
+
+        first, second = await send_many(0), await send_many(100)
+        assert log.values == good
+        assert (first, second) == (3, 2) if tells else min(first, second) > 100
+        # It is altered by others.
+        log.bytes_max = 1_000_000
+        await asyncio.sleep(6.0)
+        assert await send_many(200, fit=True) == 1
+        log.bytes_max = 2000
+        assert await send_many(300) < 4 or not tells
+    assert log.values == good
+    refused = {value for value, answer in clients.answers.items() if isinstance(answer, MessageTooLarge)}
+    assert refused == clients.answers.keys() - set(good)
+    if tells:
+        assert log.count(DESCRIBE_CONFIGS) == 2
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["asking", "divided"])
+def test_a_topic_that_is_deleted_while_a_batch_is_divided(
+    virtual: asyncio.Runner, tmp_path: Path, asks: bool
+) -> None:
+    virtual.run(_deleted(tmp_path, asks))
+
+
+async def _deleted(directory: Path, asks: bool) -> None:
+    """All messages are answered, as those of a topic that is gone, and nothing is left behind."""
+    log = IdempotentLog()
+    log.bytes_max = 500
+    async with open_clients(log, directory) as clients:
+        client = clients._backend._client  # type: ignore[attr-defined]
+        clients.send(b"first")
+        await clients.answered()
+        deleted = asyncio.Event()
+
+        async def delete() -> None:
+            if len(log.values) > 1 - asks and not deleted.is_set():
+                deleted.set()
+                del log.topics["t"]
+                await client.refresh(["t"])
+
+        describe, produce = log._describe_config, log._produce
+
+        async def describe_late(request: Any) -> Any:
+            if asks:
+                await delete()
+            return describe(request)
+
+        async def produce_late(request: Any) -> Any:
+            answer = produce(request)
+            if not asks:
+                await delete()
+            return answer
+
+        log.on(DESCRIBE_CONFIGS, describe_late)
+        log.on(PRODUCE, produce_late)
+        sent = [b"%d" % number + bytes(100) for number in range(20)]
+        for number, value in enumerate(sent):
+            clients.send(value, sync=number % 2 == 0)
+        await clients.answered()
+        assert deleted.is_set()
+    written = log.values[1:]
+    assert written == sent[: len(written)]
+    assert bool(written) is not asks
+    gone = {type(clients.answers[value]) for value in sent[::2] if value not in written}
+    assert gone == {UnknownPartition}
+    assert clients.accumulators.lost == sum(value not in written for value in sent[1::2])
+
+
 @pytest.mark.process
 async def test_messages_that_kafka_refuses_fail_alone(
     kafka: KafkaCluster, kafka_name: Callable[[str], str]
@@ -199,6 +293,7 @@ async def test_messages_that_kafka_refuses_fail_alone(
     assert [clients.answers[value] for value in good[::2]] == list(range(0, 40, 2))
     assert clients.accumulators.lost == 0
     assert isinstance(clients.answers[large], MessageTooLarge)
+    assert "3000 bytes at most" in str(clients.answers[large])
     assert "without key" in str(clients.answers[b"no key"]).lower()
 
 

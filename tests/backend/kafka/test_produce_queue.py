@@ -36,7 +36,9 @@ class Messages:
     def __call__(self, offset: int, error: PixyError | None, /) -> None:
         """Nobody is told."""
 
-    def divide(self, batch: Batch, faults: Mapping[int, PixyError]) -> Sequence[DividedPart]:
+    def divide(
+        self, batch: Batch, faults: Mapping[int, PixyError], bytes_max: int | None = None
+    ) -> Sequence[DividedPart]:
         raise NotImplementedError
 
 
