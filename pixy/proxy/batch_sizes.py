@@ -1,4 +1,4 @@
-"""How many records fit into a batch.
+"""Sizes of batches: the records that fit into one.
 
 The cluster may limit the batches of a topic below what the producer allows. A record that is too
 large for that is told apart by its size alone, before it is sent: the cluster would refuse all of
