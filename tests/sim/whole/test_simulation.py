@@ -32,6 +32,7 @@ FOUND = {
 }
 """Seeds that have found something, and what it was."""
 MORE_FOUND = {
+    2098: "an answered ack waits for the news of a delivery while the link is cut, and is lost",
     340129: "a replica whose acknowledgements were lost waits for a copy of what it has",
     340516: "stages wait for a replica with a slow disk, although they are durable on a majority",
     400072: "a copy of a directory is taken for one without entries, as all of them are applied",
