@@ -9,7 +9,8 @@ fails its pending requests.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from inspect import isawaitable
 from io import BytesIO
 from typing import Any
@@ -44,6 +45,7 @@ class Brokers:
 
     Attributes:
         topics: leader of each partition by topic; -1: none.
+        lacking: topics that a broker does not know of, by its node id.
         before_dial: awaited with the node id before a connection is made; may be replaced by a
             test.
         requests: API key and fields of each request, in order.
@@ -51,11 +53,12 @@ class Brokers:
 
     def __init__(self, topics: dict[str, list[int]], nodes: int = 1) -> None:
         self.topics = topics
+        self.lacking: dict[int, set[str]] = {}
         self.nodes = range(nodes)
         self.requests: list[tuple[int, Any]] = []
         self.connections: list[_Connection] = []
         self.before_dial: Callable[[int], Any] = lambda _: None
-        self._handlers: dict[int, Handler] = {METADATA: self._metadata, FIND_COORDINATOR: _coordinator}
+        self._handlers: dict[int, Handler] = {FIND_COORDINATOR: _coordinator}
 
     def on(self, key: int, handler: Handler) -> None:
         """Set the handler for a request type."""
@@ -83,10 +86,12 @@ class Brokers:
         for connection in self.connections:
             connection.close(CloseReason.CONNECTION_BROKEN)
 
-    async def answer(self, struct: Any) -> Any:
+    async def answer(self, struct: Any, node_id: int) -> Any:
         """A broker's response to a request."""
         self.requests.append((struct.api.key, struct.fields))
         handler = self._handlers.get(struct.api.key)
+        if handler is None and struct.api.key == METADATA:
+            handler = partial(self._metadata, self.lacking.get(node_id, set()))
         if handler is None:
             await asyncio.Event().wait()
         assert handler is not None
@@ -96,13 +101,13 @@ class Brokers:
         # Encode and decode it, as on the wire.
         return struct.api.decode(BytesIO(struct.api.encode_response(fields)))
 
-    def _metadata(self, request: Any) -> tuple[Any, ...]:
-        named = self.topics if request.topics is None else [name for _, name, *_ in request.topics]
+    def _metadata(self, lacking: Collection[str], request: Any) -> tuple[Any, ...]:
+        known = {name: leaders for name, leaders in self.topics.items() if name not in lacking}
+        named = known if request.topics is None else [name for _, name, *_ in request.topics]
         brokers: list[Any] = [(node, f"broker-{node}", 9092, None, {}) for node in self.nodes]
-        return 0, brokers, "scripted", 0, [self._describe(name) for name in named], {}
+        return 0, brokers, "scripted", 0, [self._describe(name, known.get(name)) for name in named], {}
 
-    def _describe(self, name: str) -> tuple[Any, ...]:
-        leaders: Iterable[int] | None = self.topics.get(name)
+    def _describe(self, name: str, leaders: Iterable[int] | None) -> tuple[Any, ...]:
         if leaders is None:
             return 3, name, bytes(16), False, [], 0, {}
         partitions: list[Any] = [
@@ -119,6 +124,7 @@ def _coordinator(_: Any) -> tuple[Any, ...]:
 class _Connection:
     def __init__(self, brokers: Brokers, host: str, port: int) -> None:
         self.host, self.port = host, port
+        self.node_id = int(host.removeprefix("broker-"))
         self._brokers = brokers
         self._waiting: set[asyncio.Task[Any]] = set()
         self._open = True
@@ -130,7 +136,7 @@ class _Connection:
         if not self._open:
             raise KafkaConnectionError("the connection is closed")
         struct = request.prepare(dict.fromkeys(range(100), (0, 99)))
-        answer = asyncio.ensure_future(self._brokers.answer(struct))
+        answer = asyncio.ensure_future(self._brokers.answer(struct, self.node_id))
         self._waiting.add(answer)
         answer.add_done_callback(self._waiting.discard)
         return _broken_if_cut(answer)

@@ -13,7 +13,8 @@ Metadata is refreshed every `metadata_max_age_s`, and when a caller finds it sta
 (`request_refresh`): at once the first time, then in intervals that grow to `retry_backoff_s` while
 the responses bring nothing new. A broker that does not answer is passed over, after a timeout that
 grows while no broker answers. Meanwhile `fault` says why, and requests raise `BrokerFault` at once
-instead of waiting for another attempt to fail.
+instead of waiting for another attempt to fail. If a known topic is missing, all brokers are asked
+for it, until they agree (`metadata`).
 """
 
 import asyncio
@@ -54,6 +55,8 @@ _AT_ONCE = 16
 _NO_TOPIC_ID = bytes(16)
 _SEED = -1
 _ATTEMPT_S = 3.0
+_OPINION_S = 1.0
+"""Time limit of a broker that is asked for topics which others lack."""
 _BACKOFF_MIN_S = 0.05
 _IDLE_MS = 540_000
 _PATIENCE_S = 5.0
@@ -290,6 +293,8 @@ class KafkaClient:
             refresh.failure = str(error)
         else:
             self._apply(answer, refresh.topics)
+            if self.metadata.doubted:
+                await self._settle_doubts()
         refresh.done = True
 
     def _apply(self, answer: Any, topics: Collection[str] | None) -> None:
@@ -305,9 +310,29 @@ class KafkaClient:
             self._drop_moved()
         elif not changed:
             return
+        self._changed(changed)
+
+    async def _settle_doubts(self) -> None:
+        """Ask all brokers for the topics that some broker lacks."""
+        request = METADATA(_named(self.metadata.doubted), False, False, {})
+        asked = (self._opinion(node_id, request) for node_id in self.metadata.brokers)
+        answers = [each for each in await asyncio.gather(*asked) if each is not None]
+        if gone := self.metadata.settle(answers, self._loop.time()):
+            self._changed(gone)
+        if self.metadata.doubted:
+            self.request_refresh(self.metadata.doubted)
+
+    async def _opinion(self, node_id: int, request: Any) -> Any:
+        """The response of a broker, None if there is none soon."""
+        try:
+            return await self.send(node_id, request, _METADATA, _OPINION_S)
+        except Unavailable:
+            return None
+
+    def _changed(self, topics: set[str]) -> None:
         self._changes += 1
-        self._forget_leaderless(changed)
-        self.tell(changed)
+        self._forget_leaderless(topics)
+        self.tell(topics)
 
     def tell(self, changed: set[str]) -> None:
         """Notify the listeners of changed topics."""

@@ -3,14 +3,23 @@
 Changes reach brokers one after the other, and any broker may answer, so a response can be older
 than the metadata:
 
+    known topic that is missing, or     it stays as it is, and is doubted until the brokers have
+    has another id                      been asked for it (`settle`)
+    known topic with fewer partitions   ignored: Kafka removes none
     topic deleted by this process       its id is never reused: responses that still have it are
                                         ignored
-    topic created by this process       for the first seconds, responses without it are ignored,
-                                        which are from lagging brokers
-    topic created or deleted by others  the response counts, whichever broker sent it
+    unknown topic                       the response counts, whichever broker sent it
 
-A topic without an id in the response (a broker before Kafka 2.8) is ignored. A description is the
-same object until something of it changes.
+What the brokers say of a doubted topic:
+
+    each that answers has it            it is there
+    a majority of all lack it, and      it is gone; another one of its name takes its place
+    none that answers has it
+    else                                doubted for `_DOUBTED_S`, as Kafka's own clients do
+                                        (topic.metadata.propagation.max.ms); then it is gone if more
+                                        brokers lack it than have it
+
+A description is the same object until something of it changes.
 
 Kafka has no topic versions, so they are computed here: 1000 per partition, and 1 for each change of
 options that this process has seen since the number of partitions changed (999 at most). So two
@@ -18,10 +27,11 @@ versions of a topic, from any two processes, are equal only with equal numbers o
 records that were partitioned by one version are in the right partitions by the other. Leaders and
 replicas change without a new version, because partitioning does not depend on them.
 
-Invariant: `names` has exactly the ids of `topics`.
+Invariant: `names` has exactly the ids of `topics`, and `doubted` only names of `topics`.
 """
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -31,8 +41,8 @@ __all__ = ["Broker", "Metadata"]
 
 _NO_ERROR = 0
 _UNKNOWN_TOPIC = 3
-_HEARD_OF_S = 5.0
-"""Time in which a new topic reaches all brokers."""
+_DOUBTED_S = 30.0
+"""Time in which a change reaches all brokers that live."""
 _DELETED_MAX = 10_000
 _VERSIONS_PER_PARTITION = 1000
 
@@ -52,15 +62,14 @@ class Metadata:
         brokers: live brokers by node id.
         topics: by name, without Kafka's internal ones.
         names: names of topics by topic id.
+        doubted: known topics that a response lacked, with the time of that.
     """
 
     def __init__(self) -> None:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, TopicDescription] = {}
         self.names: dict[bytes, str] = {}
-        # Topics created by this process, with the time until which responses without them are
-        # ignored.
-        self._new: dict[str, float] = {}
+        self.doubted: dict[str, float] = {}
         # Ids of topics that this process deleted, oldest first.
         self._deleted: dict[bytes, None] = {}
 
@@ -79,25 +88,62 @@ class Metadata:
             now: seconds, of a monotonic clock.
 
         Returns:
-            The names of topics that are new, gone, or described differently.
+            The names of topics that are new or described differently.
         """
         if answer.brokers:
             self.brokers = {
                 node_id: Broker(node_id, host, port) for node_id, host, port, *_ in answer.brokers
             }
-        self._new = {name: until for name, until in self._new.items() if until > now}
-        changed = set()
-        missing = set(self.topics if asked is None else asked)
+        found, changed = set(), set()
         for error, name, topic_id, is_internal, partitions, *_ in answer.topics:
             if error == _UNKNOWN_TOPIC or is_internal or topic_id in self._deleted:
                 continue
-            missing.discard(name)
+            known = self.topics.get(name)
+            if error == _NO_ERROR and known is not None and known.topic_id != topic_id:
+                continue
+            found.add(name)
             if error == _NO_ERROR and partitions and self._describe(name, topic_id, partitions):
                 changed.add(name)
-        for name in missing - self._new.keys():
-            if self._forget(name) is not None:
-                changed.add(name)
+        expected = self.topics.keys() if asked is None else self.topics.keys() & asked
+        for name in expected - found:
+            self.doubted.setdefault(name, now)
         return changed
+
+    def settle(self, answers: Iterable[Any], now: float) -> set[str]:
+        """Decide about doubted topics.
+
+        Args:
+            answers: the Metadata responses of all brokers that answer, to requests that name them.
+
+        Returns:
+            The names of those that are gone or replaced.
+        """
+        there: Counter[str] = Counter()
+        lacking: Counter[str] = Counter()
+        others: dict[str, tuple[bytes, Any]] = {}
+        for answer in answers:
+            for error, name, topic_id, _, partitions, *_ in answer.topics:
+                if name not in self.doubted or topic_id in self._deleted:
+                    continue
+                is_other = error == _NO_ERROR and topic_id != self.topics[name].topic_id
+                if not is_other and error != _UNKNOWN_TOPIC:
+                    there[name] += 1
+                    continue
+                lacking[name] += 1
+                if partitions:
+                    others[name] = topic_id, partitions
+        gone = set()
+        for name, since in list(self.doubted.items()):
+            late = now >= since + _DOUBTED_S
+            agreed = 2 * lacking[name] > len(self.brokers) and not there[name]
+            if agreed or (late and lacking[name] > there[name]):
+                self._forget(name)
+                gone.add(name)
+                if name in others:
+                    self._describe(name, *others[name])
+            elif late or (there[name] and not lacking[name]):
+                del self.doubted[name]
+        return gone
 
     def set_config(self, name: str, config: Mapping[str, str]) -> TopicDescription | None:
         """Apply the options of a topic; returns its description, None if it is unknown."""
@@ -106,14 +152,15 @@ class Metadata:
             return None
         return self._put(known.name, known.topic_id, known.partitions, config)
 
-    def created(self, name: str, now: float) -> None:
-        """This process has created a topic."""
-        self._new[name] = now + _HEARD_OF_S
+    def created(self, name: str, topic_id: bytes) -> None:
+        """This process has created a topic, so another one of its name was deleted."""
+        known = self.topics.get(name)
+        if known is not None and known.topic_id != topic_id:
+            self.deleted(name)
 
     def deleted(self, name: str) -> None:
         """This process has deleted a topic."""
         known = self._forget(name)
-        self._new.pop(name, None)
         if known is not None:
             self._deleted[known.topic_id] = None
             if len(self._deleted) > _DELETED_MAX:
@@ -125,9 +172,8 @@ class Metadata:
             for _, number, leader, _, replicas, isr, *_ in sorted(partitions, key=itemgetter(1))
         )
         before = self.topics.get(name)
-        if before is not None and before.topic_id != topic_id:
-            self._forget(name)
-            before = None
+        if before is not None and len(before.partitions) > len(described):
+            return False
         config: Mapping[str, str] = {} if before is None else before.config
         return self._put(name, topic_id, described, config) is not before
 
@@ -149,6 +195,7 @@ class Metadata:
 
     def _forget(self, name: str) -> TopicDescription | None:
         known = self.topics.pop(name, None)
+        self.doubted.pop(name, None)
         if known is not None:
             del self.names[known.topic_id]
         return known

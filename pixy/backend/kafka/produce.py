@@ -521,7 +521,7 @@ class Producer:
             queue.pending[0].sequenced = False
 
     def _end_sequence(self, queue: ProduceQueue) -> None:
-        """A queue goes, perhaps only because a broker that lags did not know its topic.
+        """A queue goes, perhaps with a topic that the brokers know again later.
 
         Another one for the partition never has its producer id: the broker would take the first
         batches for repeats of those here, and confirm them without writing them.

@@ -14,7 +14,6 @@ then the options are set, all or none, then the partitions are added. A broker t
 leaves the options set.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,7 +67,6 @@ class Topics:
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
-        self._loop = asyncio.get_running_loop()
 
     async def describe(self, name: str) -> TopicDescription:
         """As `Backend.describe_topic`."""
@@ -92,11 +90,11 @@ class Topics:
         configs: list[Any] = [(_kafka_name(option), value, {}) for option, value in config.items()]
         topics: list[Any] = [(name, partitions, _DEFAULT_REPLICAS, [], configs, {})]
         answer = await self._ask(CREATE_TOPICS(topics, _TIMEOUT_MS, False, {}))
-        for _, _, code, message, *_ in answer.topics:
+        for _, topic_id, code, message, *_ in answer.topics:
             if code == TOPIC_ALREADY_EXISTS:
                 await self._wait_partitions(name, 1)  # the caller finds it in the metadata then
             _check(code, f"cannot create topic {name}", message)
-        self._client.metadata.created(name, self._loop.time())
+            self._client.metadata.created(name, topic_id)
         await self._wait_partitions(name, partitions)
         return await self._wait_config(name, config)
 

@@ -1,13 +1,39 @@
-"""Metadata lack a topic for a moment, as those of a broker that lags behind: what is produced to it
-afterwards is written, and not taken for a repeat of what was produced before.
+"""Metadata lack a topic for a moment. If only those of one broker do, messages wait as before. If
+all do, what is produced to it afterwards is written, and not taken for a repeat of what was
+produced before.
 """
 
 import asyncio
 from pathlib import Path
 
 from pixy.backend.kafka import KafkaBackend
+from pixy.backend.kafka.client import KafkaClient
 from tests.backend.kafka.test_divided_batches import Clients, open_clients
 from tests.fakes.idempotent_log import IdempotentLog
+
+_NOT_ENOUGH_REPLICAS = 19
+
+
+def test_messages_wait_though_a_broker_lacks_their_topic(virtual: asyncio.Runner, tmp_path: Path) -> None:
+    virtual.run(_lag(tmp_path))
+
+
+async def _lag(directory: Path) -> None:
+    log = IdempotentLog()
+    log.nodes = range(3)
+    async with open_clients(log, directory) as clients:
+        log.judge = lambda _: (_NOT_ENOUGH_REPLICAS, {})
+        clients.send(b"sync")
+        clients.send(b"async", sync=False)
+        await asyncio.sleep(1)
+        for node_id in range(3):
+            log.lacking = {node_id: {"t"}}
+            for _ in range(20):
+                await _client(clients).refresh(["t"])
+        log.judge = lambda _: (0, {})
+        await clients.answered()
+        assert clients.answers == {b"sync": 0, b"async": None}
+    assert log.values == [b"sync", b"async"]
 
 
 def test_messages_behind_a_moment_without_the_topic_are_written(
@@ -29,11 +55,16 @@ async def _forget_the_topic(directory: Path) -> None:
 
 
 async def _forget(clients: Clients, log: IdempotentLog) -> None:
+    client = _client(clients)
+    topics, log.topics = log.topics, {}
+    await client.refresh(["t"])
+    assert "t" not in client.metadata.topics
+    log.topics = topics
+    await client.refresh(["t"])
+    assert "t" in client.metadata.topics
+
+
+def _client(clients: Clients) -> KafkaClient:
     backend = clients._backend
     assert isinstance(backend, KafkaBackend)
-    topics, log.topics = log.topics, {}
-    await backend._client.refresh(["t"])
-    assert backend.topic("t") is None
-    log.topics = topics
-    await backend._client.refresh(["t"])
-    assert backend.topic("t") is not None
+    return backend._client

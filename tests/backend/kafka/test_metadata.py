@@ -1,7 +1,9 @@
-"""Cluster metadata: stale answers of lagging brokers do not replace newer metadata."""
+"""pixy/backend/kafka/metadata.py: answers of lagging brokers do not replace newer metadata."""
 
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from pixy.backend import PartitionDescription
 from pixy.backend.kafka.metadata import Broker, Metadata
@@ -85,17 +87,61 @@ def test_kafkas_internal_topics_are_unknown() -> None:
     assert known(topic("__consumer_offsets", internal=True)).topics == {}
 
 
-def test_a_topic_missing_from_a_complete_answer_is_deleted() -> None:
-    metadata = known(topic("orders"), topic("bills", B))
-    assert metadata.apply(answer(topic("bills", B)), None, 0.0) == {"orders"}
-    assert list(metadata.topics) == ["bills"]
-    assert metadata.names == {B: "bills"}
+MISSING = topic("orders", bytes(16), (), error=3)
+REFUSED = topic("orders", bytes(16), (), error=29)
 
 
-def test_a_partial_answer_does_not_affect_other_topics() -> None:
+@pytest.mark.parametrize("asked", [None, ["orders"]], ids=["of all", "of some"])
+def test_a_topic_that_an_answer_lacks_is_gone_once_the_brokers_agree(asked: Any) -> None:
     metadata = known(topic("orders"), topic("bills", B))
-    assert metadata.apply(answer(topic("orders", error=3)), ["orders"], 0.0) == {"orders"}
-    assert list(metadata.topics) == ["bills"]
+    assert metadata.apply(answer(topic("bills", B), MISSING), asked, 0.0) == set()
+    assert list(metadata.doubted) == ["orders"]
+    assert "orders" in metadata.topics
+    assert metadata.settle([answer(MISSING), answer(MISSING), answer(MISSING)], 0.0) == {"orders"}
+    assert (list(metadata.topics), metadata.names, metadata.doubted) == (["bills"], {B: "bills"}, {})
+
+
+def test_an_answer_of_some_topics_does_not_put_others_in_doubt() -> None:
+    metadata = known(topic("orders"), topic("bills", B))
+    assert metadata.apply(answer(topic("bills", B)), ["bills", "other"], 0.0) == set()
+    assert metadata.doubted == {}
+
+
+HAS, LACKS = answer(topic("orders")), answer(MISSING)
+
+
+@pytest.mark.parametrize(
+    ("opinions", "soon", "late"),
+    [
+        ([HAS, HAS, HAS], "there", "there"),
+        ([HAS], "there", "there"),
+        ([answer(REFUSED)] * 3, "there", "there"),
+        ([answer(topic("orders", leaders=(-1,), error=5))], "there", "there"),
+        ([LACKS, LACKS, LACKS], "gone", "gone"),
+        ([LACKS, LACKS], "gone", "gone"),
+        ([LACKS], "doubted", "gone"),
+        ([HAS, LACKS, LACKS], "doubted", "gone"),
+        ([HAS, HAS, LACKS], "doubted", "there"),
+        ([HAS, LACKS], "doubted", "there"),
+        ([], "doubted", "there"),
+    ],
+)
+def test_what_brokers_say_of_a_doubted_topic(opinions: list[Any], soon: str, late: str) -> None:
+    for now, expected in (100.0, soon), (129.0, soon), (130.0, late):
+        metadata = known(topic("orders"))
+        metadata.apply(LACKS, ["orders"], 100.0)
+        metadata.apply(LACKS, ["orders"], 101.0)
+        gone = metadata.settle(opinions, now)
+        assert ("doubted" if metadata.doubted else "gone" if gone else "there") == expected
+        assert ("orders" in metadata.topics) == (not gone)
+
+
+def test_fewer_partitions_are_those_of_a_broker_that_lags() -> None:
+    metadata = known(topic("orders", leaders=(1, 1, 1)))
+    before = metadata.topics["orders"]
+    assert metadata.apply(answer(topic("orders", leaders=(2,))), None, 0.0) == set()
+    assert metadata.topics["orders"] is before
+    assert metadata.doubted == {}
 
 
 def test_a_topic_during_leader_election_is_unchanged() -> None:
@@ -105,22 +151,25 @@ def test_a_topic_during_leader_election_is_unchanged() -> None:
     assert metadata.topics["orders"] is before
 
 
-def test_a_topic_with_another_id_is_another_topic() -> None:
-    metadata = known(topic("orders"))
+def test_a_topic_with_another_id_is_another_topic_once_the_brokers_agree() -> None:
+    metadata = known(topic("orders", leaders=(1, 1)))
     metadata.set_config("orders", {"retention_ms": "1"})
-    assert metadata.apply(answer(topic("orders", B)), None, 0.0) == {"orders"}
+    another = answer(topic("orders", B))
+    assert metadata.apply(another, ["orders"], 0.0) == set()
+    assert metadata.topics["orders"].topic_id == A
+    assert metadata.settle([answer(topic("orders")), another], 0.0) == set()
+    assert metadata.settle([another, answer(MISSING), answer(MISSING)], 0.0) == {"orders"}
     assert (metadata.topics["orders"].version, metadata.topics["orders"].config) == (1000, {})
     assert metadata.names == {B: "orders"}
 
 
-def test_a_lagging_broker_does_not_hide_a_new_topic_for_some_seconds() -> None:
-    metadata = Metadata()
-    metadata.created("orders", 100.0)
-    metadata.apply(answer(topic("orders")), ["orders"], 100.1)
-    assert metadata.apply(answer(topic("orders", error=3)), ["orders"], 101.0) == set()
-    assert metadata.apply(answer(), None, 101.0) == set()
-    assert "orders" in metadata.topics
-    assert metadata.apply(answer(), None, 200.0) == {"orders"}
+def test_a_topic_created_here_replaces_one_whose_deletion_was_not_noticed() -> None:
+    metadata = known(topic("orders"))
+    metadata.created("orders", B)
+    assert metadata.apply(answer(topic("orders")), None, 0.0) == set()
+    assert metadata.apply(answer(topic("orders", B)), None, 0.0) == {"orders"}
+    metadata.created("orders", B)
+    assert metadata.names == {B: "orders"}
 
 
 def test_a_lagging_broker_does_not_restore_a_deleted_topic() -> None:
@@ -134,10 +183,9 @@ def test_a_lagging_broker_does_not_restore_a_deleted_topic() -> None:
 
 def test_a_topic_created_and_deleted_here_is_unknown_at_once() -> None:
     metadata = Metadata()
-    metadata.created("orders", 0.0)
+    metadata.created("orders", A)
     metadata.apply(answer(topic("orders")), None, 0.0)
     metadata.deleted("orders")
-    metadata.created("orders", 0.1)
     metadata.apply(answer(topic("orders")), None, 0.1)
     assert metadata.topics == {}
 
