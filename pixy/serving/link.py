@@ -1,8 +1,9 @@
 """The life of a connection on its transport: when to read, to write and to close.
 
-The transport brings a chunk, the protocol acts on it, and at the end everything that was answered
-leaves in one write. Later answers are gathered over all connections, and each connection writes
-once.
+The transport brings a chunk, and the protocol acts on it. Answers are gathered over all
+connections, and at the end of the loop's iteration each connection writes once. The road not taken:
+to write at the end of each chunk. A client that sleeps is woken by the first write, which costs
+more than the rest of it; with many connections to one client it would sleep again before the next.
 
 Isolation of connections from each other:
 
@@ -372,14 +373,12 @@ class Link(asyncio.BufferedProtocol):
 
     def serve(self, chunk: bytes, now: float) -> None:
         """See `Served`."""
-        # Answers to this chunk leave at its end.
-        self.touched = True
+        # Also without an answer: more may be held.
+        self.touch()
         try:
             self.protocol.receive(chunk, now, self.environment.options.turn_bytes)
         except Exception as bug:
             self.broken(bug)
-            return
-        self.flush()
 
     def note_held(self) -> None:
         """See `Served`."""

@@ -38,7 +38,7 @@ class Served(Protocol):
     core: ConnectionCore
 
     def serve(self, chunk: bytes, now: float) -> None:
-        """Let the protocol act on one slice of input, and write the answers."""
+        """Let the protocol act on one slice of input, and see that the answers are written."""
 
     def takes_input(self) -> bool:
         """False when the connection has ended, or its transport is full."""

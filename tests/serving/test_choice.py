@@ -78,6 +78,7 @@ async def test_the_preface_of_http2_may_come_byte_by_byte() -> None:
         assert link.protocol in echo.connections
         assert type(link.protocol).__name__ == "GrpcConnection"
         link.workload.received(b"\0\0\0\4\0\0\0\0\0")
+        link.flush()
         assert len(transport.written) > 9
         link.connection_lost(None)
 
@@ -186,9 +187,11 @@ async def test_busy_connections_of_all_protocols_share_one_scheduler() -> None:
         busy, written = undecided(echo)
         clock.advance(10 * CREDIT_S)
         busy.workload.received(b"echo x\n" * 20_000)
+        busy.flush()
         assert 0 < len(written.written) < 10_000, "a slice at a time"
         before = grpc.workload.waits
         grpc.workload.received(b"\0\0\x08\6\0\0\0\0\0" + b"the ping")
+        grpc.link.flush()
         assert transport.written.endswith(b"the ping"), "within its share, it waits for nobody"
         grpc.workload._credit_s = -CREDIT_S
         grpc.workload.received(b"\0\0\x08\6\0\0\0\0\0" + b"the next")

@@ -112,14 +112,27 @@ async def bring(connection: Any, data: bytes) -> None:
     await until(lambda: not (connection.workload._queued or connection.core.pending))
 
 
+async def test_answers_of_an_iteration_of_the_loop_leave_in_one_write() -> None:
+    async with open_echo(clock=FakeClock()) as echo:
+        connection, transport = connected(echo)
+        connection.link.flush()
+        written: list[int] = []
+        transport.full = lambda: written.append(len(transport.written))
+        for ping in (b"the ping", b"the next"):
+            connection.workload.received(frame(FrameType.PING, 0, 0, ping))
+        assert not written
+        await until(lambda: transport.written.endswith(b"the next"))
+        assert len(written) == 1
+        connection.link.connection_lost(None)
+
+
 async def test_input_from_a_paused_transport_is_served_after_the_rest() -> None:
     async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.workload.received(PRIORITY * 2000)
         assert connection.core.pending
         connection.workload.received(frame(FrameType.PING, 0, 0, b"the last"))
-        await until(lambda: not connection.workload._queued)
-        assert transport.written.endswith(b"the last")
+        await until(lambda: transport.written.endswith(b"the last"))
         connection.link.connection_lost(None)
 
 
@@ -136,6 +149,7 @@ async def test_a_connection_without_credit_queues_and_one_with_credit_is_served_
         busy.workload.received(ping)
         assert busy.workload.waits == 1
         calm.workload.received(ping)
+        calm.link.flush()
         assert transport.written.endswith(b"12345678")
         assert calm.workload.waits == 0
         await until(lambda: not busy.workload._queued)
@@ -459,6 +473,7 @@ async def test_discarded_input_after_the_end_is_bounded_per_second_and_in_time()
     async with open_echo(limits=ServerOptions(linger_s=2.5), clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.workload.received(goaway(0, 0) + frame(FrameType.DATA, 0, 0, b"x"))
+        connection.link.flush()
         assert transport.said == ["eof", "resume"]
         began, reads = connection.environment.shared.monotonic(), DISCARDED_BYTES // 32_768
         for second in range(3):
