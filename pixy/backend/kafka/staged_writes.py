@@ -42,6 +42,7 @@ from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce import Producer, TransactionalId
 from pixy.backend.kafka.publication_turns import PublicationTurns
 from pixy.backend.kafka.send_stages import STAGES_WINDOW_BYTES, StageSender
+from pixy.backend.kafka.topic_limits import ask_batch_bytes
 from pixy.backend.kafka.transactions import SinkTransactions, Unsettled
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.clock import Clock
@@ -478,7 +479,8 @@ class KafkaStagedWrites:
         ]
         producer = Producer(self._client, self._options, self._on_fault, transaction)
         window_bytes = min(STAGES_WINDOW_BYTES, self._options.buffer_bytes)
-        await StageSender(producer, self._place.disk, self._worker, window_bytes).send(parts)
+        ask = partial(ask_batch_bytes, self._client)
+        await StageSender(producer, self._place.disk, self._worker, window_bytes, ask).send(parts)
 
     # --- what is not settled ----------------------------------------------------------------------
 

@@ -3,7 +3,7 @@ their time when they are first in their partition.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,11 @@ class SlowLog(Brokers):
         return [(topic, [(number, code, self.batches, -1, 0, [], None)])], 0
 
 
+async def tell_nothing(_: object) -> Mapping[str, int]:
+    """Limits of topics: the batches are sent as they are."""
+    return {}
+
+
 async def send_stage(log: Brokers, directory: Path, batches: int) -> None:
     """Send a stage as a transaction."""
     content = make_batch(b"x") * batches
@@ -160,7 +165,7 @@ async def send_stage(log: Brokers, directory: Path, batches: int) -> None:
     transaction = TransactionalId("sink", ProducerId(7, 0))
     producer = Producer(client, options, faults.append, transaction)
     try:
-        sender = StageSender(producer, RealDisk(), InlineWorker("test"), STAGES_WINDOW_BYTES)
+        sender = StageSender(producer, RealDisk(), InlineWorker("test"), STAGES_WINDOW_BYTES, tell_nothing)
         await sender.send([(T0, StagedPart(directory / "stage", len(content), batches))])
     finally:
         await client.stop()

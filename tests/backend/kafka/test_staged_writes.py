@@ -260,6 +260,38 @@ async def test_many_large_batches_are_published_in_order(
         assert (await read(backend, topic))[0] == [value for each in staged for value in each]
 
 
+@pytest.mark.parametrize("limit", ["1048588", "900"])
+async def test_small_batches_are_published_in_few_requests(
+    kafka: KafkaCluster,
+    relay: Relay,
+    topic: str,
+    sink: str,
+    tmp_path: Path,
+    limit: str,
+    kafka_name: Callable[[str], str],
+) -> None:
+    """Nobody reads on in their partitions while the transaction is open."""
+    async with open_kafka(kafka, relay.dial, directory=tmp_path / "kafka") as backend:
+        name = (await backend.create_topic(kafka_name("small"), 2, {"max_message_bytes": limit})).name
+        partitions = [TopicPartition(name, number) for number in range(2)]
+        staged = [
+            {each: [b"%d/%d/%d" % (stage, piece, each.partition)] for each in partitions}
+            for stage in range(10)
+            for piece in range(60)
+        ]
+        staged[77] = {partitions[0]: [b"large" + bytes(700)]}
+        for stage in range(10):
+            await stage_values(backend, sink, f"{stage}", *staged[60 * stage : 60 * stage + 60])
+        before = relay.requests
+        published = await backend.publish(sink, 0, "query", [f"{stage}" for stage in range(10)])
+        assert published == Published(True, 0)
+        requests = relay.requests - before
+        assert await read(backend, name) == [
+            [value for piece in staged for value in piece.get(each, ())] for each in partitions
+        ]
+    assert requests < (30 if limit == "1048588" else 200)
+
+
 async def test_stages_of_an_idle_sink_expire_and_staged_bytes_are_bounded(
     kafka: KafkaCluster, topic: str, sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
