@@ -271,6 +271,29 @@ async def test_a_pixy_that_dies_is_replaced(kafka: KafkaCluster, b: Pixy, topic:
         member._member_id = ""
 
 
+async def test_acks_after_a_kill_wait_for_the_end_of_the_session(
+    kafka: KafkaCluster, topic: str, group: str
+) -> None:
+    async with open_pixy(kafka, "pixy-a") as killed, open_pixy(kafka, "pixy-a") as restarted:
+        await create(killed, topic, 1)
+        await killed.produce(topic, b"0")
+        offer = await killed.consume_some(group, topic)
+        (member,) = killed.backend._groups._members[group]
+        await member._tasks.cancel_all()
+        await restarted.backend.describe_topic(topic)
+
+        async def is_acked() -> bool:
+            try:
+                await restarted.ack_offer(group, offer)
+            except OwnerUndecided:  # clients repeat it
+                return False
+            return True
+
+        await until(is_acked)
+        await restarted.wait_committed(group, topic, {0: (1, "")})
+        member._member_id = ""
+
+
 async def _wait_rebalance(pixy: Pixy, group: str, topic: str) -> None:
     """Wait until the group is rebalancing, as seen by a member."""
 

@@ -85,6 +85,7 @@ class KafkaBackend:
         on_storage_fault: OnFault | None = None,
         neighbours: Neighbours | None = None,
     ) -> None:
+        self._client_id = options.client_id
         self._neighbours = neighbours
         self._client = KafkaClient(options, dial, on_fault)
         self._topics = Topics(self._client)
@@ -343,6 +344,11 @@ class KafkaBackend:
         client_id = await self._group_list.owner(group, partition)
         if client_id is None:
             return None
+        if client_id == self._client_id:
+            raise OwnerUndecided(
+                f"{partition.topic}/{partition.partition} of {group} is consumed by another process with the client "
+                f"id {client_id}, or by this one before it was killed, until its session ends; try again"
+            )
         if neighbours is not None and neighbours.may_be_neighbour(client_id):
             raise OwnerUndecided(f"{client_id} has just got {partition}, or cannot be reached; try again")
         return Owner(client_id)
