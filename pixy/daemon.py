@@ -49,6 +49,7 @@ from pixy.errors import Internal, StartError
 from pixy.faults import FaultLog
 from pixy.management import ClusterParts, ManagementServer, Observed
 from pixy.multiraft import frame_bytes_max
+from pixy.noted_time import note_time, noted_time
 from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, SharedSecrets, TcpNetwork
 from pixy.proxy import Proxy
 from pixy.reload import maybe_read_again, say_used
@@ -158,6 +159,7 @@ class Daemon:
         self._new: set[str] = set()
         # Clocks of those whose nodes agree on a time.
         self._times: dict[str, Clock] = {}
+        self._notes = Tasks(self._faults.note)
         # Every cluster was ready once, and the drain has not begun.
         self._ready = False
         # The clusters that were ready once.
@@ -189,6 +191,7 @@ class Daemon:
                 await self._management.stop()
             if self._server is not None:
                 await self._server.stop(grace=0)
+            await self._notes.cancel_all()
             for proxy in self._proxies.values():
                 await proxy.stop()
             if self._peers is not None:
@@ -210,6 +213,9 @@ class Daemon:
         for name, proxy in proxies.items():
             await proxy.start()
             self._proxies[name] = proxy
+            if name in self._nodes:
+                times = note_time(self._directory(name), self._nodes[name].time.steady_ms)
+                self._notes.spawn(times, f"note the time of {name}")
         return {**await self._grpc.start(), **await http.start(), **management}
 
     async def _start_management(
@@ -442,6 +448,7 @@ class Daemon:
         self._server.begin_drain()
         in_doubt = await asyncio.gather(*(proxy.drain(self._config.shutdown_timeout) for proxy in proxies))
         await self._server.stop(grace=1.0)
+        await self._notes.cancel_all()
         for proxy in proxies:
             await proxy.stop()
         if self._peers is not None:
@@ -525,6 +532,9 @@ class Daemon:
         self._nodes[name] = node
         node.troubles = partial(self._troubles, options.directory)
         node.disk = partial(disk_space, options.directory)
+        noted_ms = noted_time(options.directory)
+        if noted_ms is not None:
+            node.time.resume(noted_ms)
         self._times[name] = node.time
         return EmbeddedBackend(node, config.producer.timeout, config.consumer.rebalance_timeout)
 

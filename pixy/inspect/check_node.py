@@ -60,7 +60,7 @@ from pixy.storage import (
 
 __all__ = ["check_directory", "check_node", "node_directories"]
 
-_FILES = ("identity", "lock", "reserve")
+_FILES = ("clock", "identity", "lock", "reserve")
 _DIRECTORIES = ("journal", "pieces", "staging", "state", "topics")
 _KAFKA = "kafka"
 _GROUP_KEY = b"group\0"

@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from pixy.noted_time import noted_time
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
@@ -88,3 +89,38 @@ def test_what_a_node_with_a_wrong_clock_answers_stays_as_long_as_it_should(
         until_blocking(has_given_up, cluster.logs)
         Faults(node.folder).heal()
         until_blocking(lambda: "clock" not in " ".join(cluster[1].status().problems), cluster.logs)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_node_that_starts_after_all_clocks_have_jumped_has_nothing_removed_early(
+    tmp_path: Path, *, ahead: bool
+) -> None:
+    with Cluster(tmp_path, config=CONFIG, program=FAULTY) as cluster:
+        cluster.start()
+        for topic in ("kept", "late", "short"):
+            create(cluster, topic, 2 * int(HOUR_S) * 1000)
+        for topic in ("kept", "short"):
+            produce(cluster[1], topic, 60)
+        set_offsets(cluster[1], "kept")
+        until_blocking(lambda: all(noted_time(node.data) for node in cluster.nodes), cluster.logs)
+        for node in cluster.nodes:
+            Faults(node.folder).set_clock_ahead((240 if ahead else -240) * HOUR_S)
+        cluster[3].kill()
+        cluster.start(3)
+        produce(cluster[3], "late", 60)
+        if ahead:
+            cluster.kill()
+            cluster.start()
+        else:
+            for node in cluster.nodes:
+                Faults(node.folder).set_clock_ahead(0)
+        # All leaders have looked at what is too old by the time before the jump.
+        with grpc.insecure_channel(cluster[1].address) as channel:
+            request = topics_pb.AlterTopicRequest(topic="short", set={"retention_ms": "1000"})
+            TopicsStub(channel).AlterTopic(request, timeout=SECONDS)
+        until_blocking(
+            lambda: all(each.begin == each.end > 0 for each in offsets(cluster[1], "short")), cluster.logs
+        )
+        assert [(each.begin, each.offset) for each in offsets(cluster[1], "kept")] == [(0, 1)] * PARTITIONS
+        for topic in ("kept", "late"):
+            assert sum(each.count for each in offsets(cluster[1], topic)) == 60

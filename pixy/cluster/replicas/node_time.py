@@ -10,6 +10,7 @@ median of the clocks of the nodes, if a majority of all nodes is within a minute
                                             monotonic time; at first, the one that is agreed on
     does not agree                          the same; of a node that never knew an agreed one of
                                             several nodes, the latest of the clocks that it knows
+                                            and of the time that it had before its start
 
 A time that is too late keeps data for longer, one that is too early has it removed: hence the
 latest. Nothing expires without a majority, nor by a node whose own clock is off.
@@ -17,7 +18,8 @@ latest. Nothing expires without a majority, nor by a node whose own clock is off
 All clocks can be wrong together, for instance by their common time server, and that of a lone node
 is all that there is. So a jump of the agreed time by more than a minute counts after an hour, which
 monotonic time measures. Until then stamps have the later of both times, and ages are measured by
-the earlier one. The first agreed time after a start counts at once.
+the earlier one. So it is with the first agreed time after a start, compared with the time that the
+node had before it (`NodeTime.resume`); if nobody knows that, it counts at once.
 """
 
 import statistics
@@ -80,6 +82,7 @@ class NodeTime:
         # All of these are less monotonic time: what it adds to them makes a time.
         self._steady = self.own_ahead_ms
         self._agreed: int | None = None
+        self._noted: int | None = None
         self._latest = self._earliest = self._steady
         self._latest_ns = self._latest * 1_000_000
         self._own_is_off = False
@@ -115,6 +118,10 @@ class NodeTime:
             return None
         return self._earliest + self._monotonic_ms()
 
+    def steady_ms(self) -> int | None:
+        """The time of the last clocks that counted, None before an agreed time."""
+        return self._steady + self._monotonic_ms() if self._was_agreed else None
+
     @property
     def own_ahead_ms(self) -> int:
         """The clock of this node, less its monotonic time."""
@@ -141,6 +148,10 @@ class NodeTime:
 
     # --- following the clocks ---------------------------------------------------------------------
 
+    def resume(self, noted_ms: int) -> None:
+        """Go on from the last known `steady_ms` of the node before its start."""
+        self._noted = noted_ms - self._monotonic_ms()
+
     def refresh(self) -> None:
         """Look at the clocks, in steps of less than a second."""
         own, others = self.own_ahead_ms, self.others()
@@ -149,7 +160,7 @@ class NodeTime:
         if agreed is None:
             self._agreed, self._own_is_off, self._jumped_to = None, False, None
             if not (self._had_others if others.nodes > 1 else self._was_agreed):
-                self._steady = max(clocks)
+                self._steady = max(clocks) if self._noted is None else max(self._noted, *clocks)
             self._set(self._steady, self._steady)
             return
         self._agree(own, agreed, others.nodes)
@@ -162,7 +173,9 @@ class NodeTime:
                 ahead_s=(own - agreed) // 1000,
             )
         self._agreed, self._own_is_off = agreed, is_off
-        is_first = not self._was_agreed or (nodes > 1 and not self._had_others)
+        is_first = not self._was_agreed or (nodes > 1 and not self._had_others and self._jumped_to is None)
+        if self._noted is not None and not self._was_agreed:
+            self._steady, is_first = self._noted, False
         self._was_agreed, self._had_others = True, self._had_others or nodes > 1
         # Clocks of others are known as exactly as beats are quick: they are not followed closely.
         shown = own if not is_off else self._steady if _is_near(self._steady, agreed) else agreed
@@ -176,7 +189,8 @@ class NodeTime:
         if self._jumped_to is None or not _is_near(shown, self._jumped_to):
             self._jumped_to, self._jumped_at = shown, now
             log.warning(
-                "the clocks have jumped; if they stay so for an hour, the age of records follows them",
+                "the clocks have jumped, or this node was down for long; if they stay so for an hour, the age of "
+                "records follows them",
                 ahead_s=(shown - self._steady) // 1000,
             )
         return now - self._jumped_at >= _TRUSTED_AFTER_S

@@ -21,15 +21,20 @@ class Bench:
         own_ms: error of its clock.
         others_ms: errors of the others'.
         nodes: number of nodes; by default all of these.
+        noted_ms: error of the time that it noted before its start.
     """
 
-    def __init__(self, *others_ms: int, own_ms: int = 0, nodes: int | None = None) -> None:
+    def __init__(
+        self, *others_ms: int, own_ms: int = 0, nodes: int | None = None, noted_ms: int | None = None
+    ) -> None:
         self.clock = FakeClock(wall_ms=NOW)
         self.clock.set_wall(own_ms)
         self.others_ms = list(others_ms)
         self.nodes = len(others_ms) + 1 if nodes is None else nodes
         self.time = NodeTime(self.clock, has_peers=True)
         self.time.others = self._others
+        if noted_ms is not None:
+            self.time.resume(NOW + noted_ms)
         self.time.refresh()
 
     def _others(self) -> OtherClocks:
@@ -240,6 +245,43 @@ def test_a_jump_of_all_clocks_counts_after_an_hour(others: int, error_ms: int) -
         assert (bench.stamp_error_ms, bench.age_error_ms) == (late_ms, early_ms)
     bench.later(1)
     assert (bench.stamp_error_ms, bench.age_error_ms) == (error_ms, error_ms)
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("error_ms", [-48 * HOUR_MS, 48 * HOUR_MS])
+def test_after_a_start_the_clocks_are_compared_with_the_time_before_it(others: int, error_ms: int) -> None:
+    bench = Bench(*[error_ms] * others, own_ms=error_ms, noted_ms=0)
+    for seconds in (0, HOUR - 1):
+        bench.later(seconds)
+        assert (bench.stamp_error_ms, bench.age_error_ms) == (max(0, error_ms), min(0, error_ms))
+        assert bench.time.steady_ms() == bench.clock.true_ms()
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (error_ms, error_ms)
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("noted_ms", [None, -MINUTE_MS, MINUTE_MS])
+def test_the_clocks_count_at_once_after_a_start_in_the_same_minute(others: int, noted_ms: int | None) -> None:
+    bench = Bench(*[0] * others, noted_ms=noted_ms)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, 0)
+
+
+def test_without_a_majority_after_a_start_stamps_have_the_time_before_it_too() -> None:
+    bench = Bench(nodes=3, own_ms=-48 * HOUR_MS, noted_ms=0)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+    assert bench.time.steady_ms() is None
+    bench.others_ms = [-48 * HOUR_MS]
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, -48 * HOUR_MS)
+
+
+def test_nodes_that_join_a_lone_one_do_not_end_the_hour() -> None:
+    bench = Bench()
+    bench.clock.set_wall(48 * HOUR_MS)
+    bench.later(1)
+    bench.others_ms, bench.nodes = [48 * HOUR_MS] * 2, 3
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (48 * HOUR_MS, 0)
 
 
 def test_the_hour_begins_again_with_another_jump() -> None:
