@@ -121,7 +121,11 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
         "are published, at the node that took the call.",
         (
             _counter("pixy_produced_records_total", "Records that were written", *_OF_TOPIC),
-            _counter("pixy_produced_bytes_total", "Size of their batches, compressed", *_OF_TOPIC),
+            _counter(
+                "pixy_produced_bytes_total",
+                "Size of their keys, values and headers; of Append and stages that of the batches as they came",
+                *_OF_TOPIC,
+            ),
             _histogram("pixy_batch_bytes", "Size of the record batches made of single messages", "cluster"),
             _gauge("pixy_buffered_records", "Messages that are not durable or refused yet", "cluster"),
             _gauge("pixy_buffered_bytes", "Size of these messages", "cluster"),
