@@ -29,14 +29,15 @@ import click
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from docs.diagrams import IMAGES
-from pixy.api.grpc import LARGE_FIELDS, REPEATED_MAX
-from pixy.api.http import openapi_document
+from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
+from pixy.api.http.v1 import openapi_document
 from pixy.cli import main as pixy_command
 from pixy.config.options import Config, Option, ProxyConfig, Section, ValueType, members, values_of
 from pixy.config.values import format_value
-from pixy.consume import METADATA_BYTES_MAX
-from pixy.metrics import BYTE_BOUNDS, GROUPS, LONG_BOUNDS, TIME_BOUNDS
-from pixy.rpc import FIELD_BYTES_MAX
+from pixy.consume.core import METADATA_BYTES_MAX
+from pixy.metrics import BYTE_BOUNDS, LONG_BOUNDS, TIME_BOUNDS
+from pixy.metrics.families import GROUPS
+from pixy.rpc.field_limits import FIELD_BYTES_MAX
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

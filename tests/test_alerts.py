@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pixy.metrics import FAMILIES, Kind
+from pixy.metrics.families import FAMILIES, Kind
 from tests.conftest import require
 
 DEPLOY = Path(__file__).parents[1] / "deploy"

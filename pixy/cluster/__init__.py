@@ -3,7 +3,6 @@
 from pixy.cluster.consumer_groups import LEASE_S, why_ended
 from pixy.cluster.log import (
     ClusterOptions,
-    LogCounters,
     NodeObserver,
     NodeOptions,
     PartitionReplica,
@@ -13,7 +12,7 @@ from pixy.cluster.log import (
 )
 from pixy.cluster.node import Node
 from pixy.cluster.peering import PeerMethod, RemotePartition, ReplicaCalls
-from pixy.cluster.publications import LonePublisher, pieces_of, staged_error
+from pixy.cluster.publications import pieces_of, staged_error
 from pixy.cluster.replicas import check_journal_reaches, check_reset
 from pixy.cluster.snapshots import SnapshotCounts
 from pixy.cluster.state import (
@@ -41,11 +40,8 @@ from pixy.cluster.state import (
 from pixy.cluster.status import (
     ClusterStatus,
     DiskSpace,
-    MemberState,
-    MemberStatus,
     NodeStatus,
     RaftGroupStatus,
-    decode_status,
     encode_status,
     leaving_beside,
     problems,
@@ -54,15 +50,7 @@ from pixy.cluster.status import (
     staying_without,
     unreplicated,
 )
-from pixy.cluster.unsafe_recovery import (
-    LossReport,
-    LostMajority,
-    MendedGroup,
-    MendedGroups,
-    StoppedNode,
-    SurvivingGroup,
-    stopped_node,
-)
+from pixy.cluster.unsafe_recovery import LossReport, LostMajority, MendedGroups, SurvivingGroup
 
 __all__ = [
     "FIRST_GROUPS_GROUP",
@@ -76,15 +64,10 @@ __all__ = [
     "GroupMember",
     "GroupsChanged",
     "GroupsState",
-    "LogCounters",
-    "LonePublisher",
     "LossReport",
     "LostMajority",
     "MemberId",
-    "MemberState",
-    "MemberStatus",
     "Membership",
-    "MendedGroup",
     "MendedGroups",
     "MetadataState",
     "Node",
@@ -100,13 +83,11 @@ __all__ = [
     "SinksState",
     "SnapshotCounts",
     "StateReplica",
-    "StoppedNode",
     "SurvivingGroup",
     "Topic",
     "TopicOwners",
     "check_journal_reaches",
     "check_reset",
-    "decode_status",
     "encode_status",
     "leaving_beside",
     "member_message",
@@ -121,7 +102,6 @@ __all__ = [
     "safe_to_stop",
     "staged_error",
     "staying_without",
-    "stopped_node",
     "takes_publication",
     "unreplicated",
     "unsynced_logs_max",

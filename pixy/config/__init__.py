@@ -4,20 +4,12 @@ flags.
 A leaf package: of pixy it imports only the errors and the escaping of texts.
 """
 
-from pixy.config.addresses import (
-    is_every_interface,
-    is_loopback,
-    is_socket_path,
-    split_address,
-    why_not_dialled,
-)
+from pixy.config.addresses import is_every_interface, is_socket_path, split_address, why_not_dialled
 from pixy.config.files import check_files, find_unverified
 from pixy.config.identity import effective_client_id
 from pixy.config.kafka_pixy import FLAGS as KAFKA_PIXY_FLAGS
 from pixy.config.load import load_config
 from pixy.config.options import (
-    AdvertisedConfig,
-    ClusterConfig,
     Config,
     ConsumerConfig,
     GrpcConfig,
@@ -26,24 +18,18 @@ from pixy.config.options import (
     LimitsConfig,
     LoggingConfig,
     ManagementConfig,
-    NetConfig,
-    PeerTlsConfig,
     ProducerConfig,
     ProxyConfig,
-    SaslConfig,
     StagingConfig,
     StorageConfig,
     TlsConfig,
-    ZooKeeperConfig,
 )
-from pixy.config.render import changed_options, config_values, render_config, render_default_config
+from pixy.config.render import changed_options, config_values, render_config
 from pixy.config.secret_file import check_regular, is_there, read_secret
-from pixy.config.values import format_duration, parse_bytes, parse_duration
+from pixy.config.values import parse_bytes, parse_duration
 
 __all__ = [
     "KAFKA_PIXY_FLAGS",
-    "AdvertisedConfig",
-    "ClusterConfig",
     "Config",
     "ConsumerConfig",
     "GrpcConfig",
@@ -52,24 +38,18 @@ __all__ = [
     "LimitsConfig",
     "LoggingConfig",
     "ManagementConfig",
-    "NetConfig",
-    "PeerTlsConfig",
     "ProducerConfig",
     "ProxyConfig",
-    "SaslConfig",
     "StagingConfig",
     "StorageConfig",
     "TlsConfig",
-    "ZooKeeperConfig",
     "changed_options",
     "check_files",
     "check_regular",
     "config_values",
     "effective_client_id",
     "find_unverified",
-    "format_duration",
     "is_every_interface",
-    "is_loopback",
     "is_socket_path",
     "is_there",
     "load_config",
@@ -77,7 +57,6 @@ __all__ = [
     "parse_duration",
     "read_secret",
     "render_config",
-    "render_default_config",
     "split_address",
     "why_not_dialled",
 ]

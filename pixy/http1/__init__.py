@@ -6,19 +6,17 @@ whatever two servers may read in two ways ends the connection.
 """
 
 from pixy.http1.connection import Http1Connection, Http1Options, HttpRefusal, HttpRequest
-from pixy.http1.head import HeadCache, HeadError, RequestHead, parse_head
+from pixy.http1.head import HeadCache, RequestHead
 from pixy.http1.response import CLOSE, chunk, status_line
 
 __all__ = [
     "CLOSE",
     "HeadCache",
-    "HeadError",
     "Http1Connection",
     "Http1Options",
     "HttpRefusal",
     "HttpRequest",
     "RequestHead",
     "chunk",
-    "parse_head",
     "status_line",
 ]

@@ -20,7 +20,6 @@ from pixy.http2.hpack import Field
 from pixy.http2.http1 import HTTP1_REQUEST, NO_PREFACE
 from pixy.http2.options import Options
 from pixy.http2.sender import Delivery
-from pixy.http2.token_buckets import TokenBucketOptions
 
 __all__ = [
     "HTTP1_REQUEST",
@@ -39,6 +38,5 @@ __all__ = [
     "RequestReceived",
     "ResponseTemplate",
     "StreamReset",
-    "TokenBucketOptions",
     "TrailersReceived",
 ]

@@ -1,24 +1,18 @@
 """Check and dump of a stopped node's files. Changes nothing on the disk."""
 
 from pixy.inspect.check_checkpoints import check_checkpoints
-from pixy.inspect.check_journal import CheckedEntry, CheckedGroup, CheckedJournal, check_journal
+from pixy.inspect.check_journal import check_journal
 from pixy.inspect.check_node import check_directory, check_node, node_directories
 from pixy.inspect.check_partition import check_partition
 from pixy.inspect.check_pieces import check_pieces
 from pixy.inspect.check_staging import check_staging
 from pixy.inspect.dump import DumpLine, dump
 from pixy.inspect.read_only_disk import ReadOnlyDisk
-from pixy.inspect.replayed_entries import ReplayedEntries
-from pixy.inspect.report import Finding, Report, Verdict
+from pixy.inspect.report import Report, Verdict
 
 __all__ = [
-    "CheckedEntry",
-    "CheckedGroup",
-    "CheckedJournal",
     "DumpLine",
-    "Finding",
     "ReadOnlyDisk",
-    "ReplayedEntries",
     "Report",
     "Verdict",
     "check_checkpoints",

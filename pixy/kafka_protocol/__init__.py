@@ -11,6 +11,6 @@ strict parsing. aiokafka's connections (framing, version negotiation, TLS, SASL)
 as they send their own.
 """
 
-from pixy.kafka_protocol.api import Api, Request, RequestHeader, ResponseHeader, VersionMismatch
+from pixy.kafka_protocol.api import Api, RequestHeader, ResponseHeader, VersionMismatch
 
-__all__ = ["Api", "Request", "RequestHeader", "ResponseHeader", "VersionMismatch"]
+__all__ = ["Api", "RequestHeader", "ResponseHeader", "VersionMismatch"]

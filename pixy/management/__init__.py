@@ -13,8 +13,6 @@ keep anybody from seeing so.
 """
 
 from pixy.management.cluster_samples import ClusterParts
-from pixy.management.loop_lag import LoopLag
 from pixy.management.management_server import ManagementServer, Observed
-from pixy.management.routes import HealthChecks
 
-__all__ = ["ClusterParts", "HealthChecks", "LoopLag", "ManagementServer", "Observed"]
+__all__ = ["ClusterParts", "ManagementServer", "Observed"]

@@ -13,7 +13,6 @@ in one piece, which holds the event loop for a third of a second where there are
 """
 
 from pixy.metrics.buckets import BYTE_BOUNDS, LONG_BOUNDS, TIME_BOUNDS, Histogram
-from pixy.metrics.families import FAMILIES, GROUPS, Family, Kind
 from pixy.metrics.registry import Registry, Sample
 from pixy.metrics.text import CONTENT_TYPES, Exposition, Format, accepts_gzip, accepts_openmetrics
 from pixy.metrics.top import OTHER, TopCounts, largest
@@ -21,16 +20,12 @@ from pixy.metrics.top import OTHER, TopCounts, largest
 __all__ = [
     "BYTE_BOUNDS",
     "CONTENT_TYPES",
-    "FAMILIES",
-    "GROUPS",
     "LONG_BOUNDS",
     "OTHER",
     "TIME_BOUNDS",
     "Exposition",
-    "Family",
     "Format",
     "Histogram",
-    "Kind",
     "Registry",
     "Sample",
     "TopCounts",

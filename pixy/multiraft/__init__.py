@@ -14,7 +14,6 @@ from pixy.multiraft.driver_options import (
     DriverHooks,
     DriverOptions,
     DriverPeers,
-    Sideloads,
 )
 from pixy.multiraft.entry_limits import MESSAGE_BYTES_MAX, entry_bytes_max, frame_bytes_max
 from pixy.multiraft.group_recovery import continues, entry_of, found_state, recovered_group
@@ -73,7 +72,6 @@ __all__ = [
     "RestClaim",
     "RestHooks",
     "Sequences",
-    "Sideloads",
     "Snapshots",
     "WantedEntries",
     "carry_over",

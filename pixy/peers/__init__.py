@@ -5,17 +5,14 @@ them. `network` is what they stand on, `frames` the bytes, `handshake` the rules
 accept each other.
 """
 
-from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
 from pixy.peers.failures import decode_answer, decode_failure, encode_failure
 from pixy.peers.frames import FrameDamage
 from pixy.peers.handshake_side import NotYet
 from pixy.peers.hello import Claim, Hello, join_hash
-from pixy.peers.network import Listening, Network
 from pixy.peers.options import NextSlice, PeerHooks, PeerOptions
 from pixy.peers.peers import Peers
-from pixy.peers.protection import why_unprotected
 from pixy.peers.secrets import SharedSecrets
 from pixy.peers.tcp import TcpNetwork
 from pixy.peers.tls import PeerCertificates
@@ -26,11 +23,8 @@ __all__ = [
     "Claim",
     "FrameDamage",
     "Hello",
-    "Listening",
-    "Network",
     "NextSlice",
     "NotYet",
-    "PauseDetector",
     "PeerCertificates",
     "PeerChannel",
     "PeerHooks",
@@ -43,5 +37,4 @@ __all__ = [
     "decode_failure",
     "encode_failure",
     "join_hash",
-    "why_unprotected",
 ]

@@ -6,7 +6,6 @@ It knows no service of pixy: health and reflection are the two that describe oth
 from pixy.rpc.call import UnaryCall, answer_all
 from pixy.rpc.call_environment import GrpcOptions
 from pixy.rpc.factory import GrpcFactory
-from pixy.rpc.field_limits import FIELD_BYTES_MAX
 from pixy.rpc.health import HEALTH, Health
 from pixy.rpc.interception import CallHead, Interceptor
 from pixy.rpc.joined import AnswerParts, JoinedMessage, join_in_steps
@@ -18,7 +17,6 @@ from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.stream import StreamCall
 
 __all__ = [
-    "FIELD_BYTES_MAX",
     "HEALTH",
     "AnswerParts",
     "CallHead",

@@ -6,12 +6,11 @@ Kafka, no service of pixy.
 """
 
 from pixy.serving.choice import ChoosableFactory, ProtocolChoice
-from pixy.serving.counters import ConnectionCounters, Counters
 from pixy.serving.environment import Environment, ServerOptions
 from pixy.serving.limit_log import LimitLog
 from pixy.serving.link import Link, ProtocolFactory
 from pixy.serving.open_calls import Excess
-from pixy.serving.protocol import ConnectionCore, ConnectionProtocol, End, RequestCounts
+from pixy.serving.protocol import End, RequestCounts
 from pixy.serving.receipts import Receipt, Receipts
 from pixy.serving.server import Server
 from pixy.serving.steps import Steps
@@ -19,10 +18,6 @@ from pixy.serving.workload import Workload
 
 __all__ = [
     "ChoosableFactory",
-    "ConnectionCore",
-    "ConnectionCounters",
-    "ConnectionProtocol",
-    "Counters",
     "End",
     "Environment",
     "Excess",

@@ -30,18 +30,7 @@ from pixy.staging.pieces import Pieces
 from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
 from pixy.staging.stage import Stage, StageCall, StageSeal, merged_parts
 from pixy.staging.stage_client import NO_CLIENT, StageClient
-from pixy.staging.stage_files import (
-    STAGE_FILE,
-    PieceBatches,
-    RecoveredStages,
-    SealedStage,
-    StageFiles,
-    find_fault,
-    recover_stages,
-    remove_stages,
-    stage_directory,
-    staged_part,
-)
+from pixy.staging.stage_files import STAGE_FILE, PieceBatches, find_fault, stage_directory, staged_part
 from pixy.staging.staged_writes import Published, StagedBatches, StagedWrites, sizes_by_topic
 from pixy.staging.stages import (
     EXTENTS_MAX,
@@ -71,14 +60,11 @@ __all__ = [
     "PieceKey",
     "Pieces",
     "Published",
-    "RecoveredStages",
-    "SealedStage",
     "Sink",
     "Stage",
     "StageCall",
     "StageClient",
     "StageExpiry",
-    "StageFiles",
     "StageName",
     "StageSeal",
     "StagedBatches",
@@ -92,9 +78,7 @@ __all__ = [
     "merged_parts",
     "read_marks",
     "read_piece_header",
-    "recover_stages",
     "remove_mark",
-    "remove_stages",
     "seal_crc",
     "sizes_by_topic",
     "stage_directory",

@@ -26,24 +26,20 @@ Requests of web pages of other origins are refused (`gate`), and so is a Host th
 from pixy.web.answers import JSON, TEXT, Answer, AnswerHead
 from pixy.web.exchange import Exchange
 from pixy.web.factory import WebFactory
-from pixy.web.form import BadQuery, Form, parse_form
+from pixy.web.form import Form, parse_form
 from pixy.web.options import WebOptions
-from pixy.web.route_counts import RouteCounts
 from pixy.web.router import Route, Router
-from pixy.web.style import PLAIN, HttpError, Style, status_of
+from pixy.web.style import HttpError, Style, status_of
 
 __all__ = [
     "JSON",
-    "PLAIN",
     "TEXT",
     "Answer",
     "AnswerHead",
-    "BadQuery",
     "Exchange",
     "Form",
     "HttpError",
     "Route",
-    "RouteCounts",
     "Router",
     "Style",
     "WebFactory",

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.backend import Owner, TopicPartition
+from pixy.backend import TopicPartition
+from pixy.backend.protocol import Owner
 from pixy.errors import OffsetsSet, OwnedElsewhere, Unavailable
 from tests.backend.group_members import GROUP, GroupNode, commit, committed, membership_at, owners
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster

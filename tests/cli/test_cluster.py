@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pixy.cli import main
-from pixy.cluster import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster import ClusterStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster.status import MemberState, MemberStatus
 from pixy.errors import FailedPrecondition, Unavailable
 from tests.fakes.backend import FakeBackend
 from tests.fakes.server import FakeServer, serve_cluster

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pixy.consume import AckRange, encode
+from pixy.consume.core import AckRange, encode
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.records import NewRecord, build_batch, read_records

@@ -23,18 +23,14 @@ from random import Random
 from typing import Any
 
 from pixy.backend import (
-    NO_MARKS,
-    AppendDone,
-    Assignment,
     ConsumerMembership,
     EmbeddedBackend,
     FetchResult,
     OffsetCommit,
-    OffsetsChanged,
-    Revocation,
     TopicDescription,
     TopicPartition,
 )
+from pixy.backend.protocol import NO_MARKS, AppendDone, Assignment, OffsetsChanged, Revocation
 from pixy.cluster import Node
 from pixy.errors import PixyError
 from pixy.multiraft.raft_group import RaftGroup

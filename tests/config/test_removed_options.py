@@ -8,7 +8,8 @@ from pixy.api.grpc.options import grpc_options, server_options
 from pixy.config import Config, load_config
 from pixy.config.options import GrpcConfig
 from pixy.config.removed_options import REMOVED
-from pixy.http2 import Options, TokenBucketOptions
+from pixy.http2 import Options
+from pixy.http2.token_buckets import TokenBucketOptions
 from pixy.rpc import GrpcOptions
 from pixy.serving import ServerOptions
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import yaml
 
-from pixy.config import Config, ProxyConfig, config_values, load_config, render_config, render_default_config
+from pixy.config import Config, ProxyConfig, config_values, load_config, render_config
 from pixy.config.options import Option, Section, leaves, members
+from pixy.config.render import render_default_config
 
 CONFIG_YAML = Path(__file__).parents[2] / "config.yaml"
 

@@ -10,7 +10,7 @@ import struct
 import warnings
 from collections.abc import Iterator
 
-from pixy.consume import OffsetTracker
+from pixy.consume.core import OffsetTracker
 from pixy.consume.core.offer import OfferLimits
 from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import CorruptData, InvalidBatch, MessageTooLarge, Undecodable

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.consume import NEWEST, OLDEST
+from pixy.consume.group import NEWEST, OLDEST
 from pixy.errors import (
     Internal,
     InvalidOffset,

@@ -3,7 +3,8 @@ from collections import Counter
 import pytest
 
 from pixy.backend.kafka.errors import BrokerFault
-from pixy.consume import Offer, OffsetTracker
+from pixy.consume import Offer
+from pixy.consume.core import OffsetTracker
 from pixy.consume.core.offer import OfferLimits
 from pixy.consume.partition.dispatcher import Dispatcher, PendingRequest
 from pixy.consume.partition.partition_offers import PartitionOffers

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.consume import AckRange, OffsetTracker, decode, describe, encode
-from pixy.consume.core import offset_tracker
+from pixy.consume import decode, describe
+from pixy.consume.core import AckRange, OffsetTracker, encode, offset_tracker
 from pixy.consume.core.offset_tracker import CROWDED_RANGES
 
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pixy.consume import AckRange, Offer, OffsetTracker
+from pixy.consume import Offer
+from pixy.consume.core import AckRange, OffsetTracker
 from pixy.consume.core.offer import OfferLimits
 from pixy.consume.core.voided import NOTHING_VOIDED, VoidedOffsets
 from pixy.consume.partition.partition_offers import PartitionOffers

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pixy.consume import OffsetTracker
+from pixy.consume.core import OffsetTracker
 from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import CorruptData
 from pixy.records import COMPRESSION, NewRecord, Record, build_batch, patch_batch, read_header, unpack_records

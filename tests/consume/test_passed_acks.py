@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.consume import AckRange, encode
+from pixy.consume.core import AckRange, encode
 from pixy.consume.core.passing_turns import PassingTurns
 from pixy.consume.core.timers import Timers
 from pixy.errors import (

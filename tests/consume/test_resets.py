@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.consume import NEWEST, OLDEST
 from pixy.consume.core.resets import Resets
+from pixy.consume.group import NEWEST, OLDEST
 from pixy.errors import OwnedElsewhere, OwnerUndecided
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from tests.consume.conftest import MakeNodes, MakeWorld

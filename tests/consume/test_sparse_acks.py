@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.consume import METADATA_BYTES_MAX, AckRange, decode, describe, encode, fitting
+from pixy.consume import decode, describe, fitting
+from pixy.consume.core import METADATA_BYTES_MAX, AckRange, encode
 from pixy.errors import InvalidOffset
 
 VECTORS = [

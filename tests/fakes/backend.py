@@ -30,24 +30,26 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from pixy.backend import (
-    NO_MARKS,
-    AppendDone,
-    Assignment,
     ClusterStatus,
     DividedPart,
-    DivisibleDone,
     FetchResult,
     OffsetCommit,
     OffsetRange,
-    OffsetsChanged,
-    Owner,
-    PartitionDescription,
     Published,
-    Revocation,
     StagedBatches,
     StageSeal,
     TopicDescription,
     TopicPartition,
+)
+from pixy.backend.protocol import (
+    NO_MARKS,
+    AppendDone,
+    Assignment,
+    DivisibleDone,
+    OffsetsChanged,
+    Owner,
+    PartitionDescription,
+    Revocation,
     VisitPosition,
 )
 from pixy.cluster import NodeStatus

@@ -11,15 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pixy.backend import (
-    Assignment,
-    Lease,
-    OffsetCommit,
-    OffsetsChanged,
-    Owner,
-    Revocation,
-    TopicPartition,
-)
+from pixy.backend import Lease, OffsetCommit, TopicPartition
+from pixy.backend.protocol import Assignment, OffsetsChanged, Owner, Revocation
 from pixy.errors import OffsetsSet, OwnedElsewhere
 
 __all__ = ["Callbacks", "FakeGroups", "FakeMembership", "Joining"]

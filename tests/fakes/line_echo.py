@@ -7,7 +7,8 @@ large N      N bytes, of which the client takes what it likes
 
 from collections.abc import Callable
 
-from pixy.serving import ConnectionCore, End, Link, RequestCounts
+from pixy.serving import End, Link, RequestCounts
+from pixy.serving.protocol import ConnectionCore
 
 __all__ = ["LineConnection", "LineFactory"]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pixy.http1 import HeadCache, HeadError, parse_head
+from pixy.http1 import HeadCache
+from pixy.http1.head import HeadError, parse_head
 
 
 def head(text: str) -> bytes:

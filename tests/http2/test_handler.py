@@ -7,18 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from pixy.http2 import (
-    ConnectionTerminated,
-    Delivery,
-    ErrorCode,
-    Options,
-    RequestReceived,
-    StreamReset,
-    TokenBucketOptions,
-)
+from pixy.http2 import ConnectionTerminated, Delivery, ErrorCode, Options, RequestReceived, StreamReset
 from pixy.http2 import frames as f
 from pixy.http2.frames import FrameType, frame
 from pixy.http2.settings import Setting, encode_settings
+from pixy.http2.token_buckets import TokenBucketOptions
 from tests.http2.peer import GREETING, OK, REQUEST, SETTINGS_ACK, TRAILERS, Peer, content, data, headers
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pixy.http2 import ErrorCode, TokenBucketOptions
+from pixy.http2 import ErrorCode
 from pixy.http2.errors import Http2ConnectionError
-from pixy.http2.token_buckets import Cost, TokenBuckets
+from pixy.http2.token_buckets import Cost, TokenBucketOptions, TokenBuckets
 
 
 def token_buckets(burst: int = 3, per_second: float = 0, per_frame: float = 0) -> TokenBuckets:

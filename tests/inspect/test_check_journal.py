@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pixy.errors import CorruptData
-from pixy.inspect import CheckedJournal, ReadOnlyDisk, Report, Verdict, check_journal
+from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_journal
+from pixy.inspect.check_journal import CheckedJournal
 from pixy.records import NewRecord, build_batch, patch_batch
 from tests.storage.journals import (
     CLUSTER,

@@ -12,7 +12,8 @@ from pixy.errors import DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_directory, node_directories
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import crc32c
-from pixy.staging import KAFKA_CLUSTER_ID, StageFiles, write_mark
+from pixy.staging import KAFKA_CLUSTER_ID, write_mark
+from pixy.staging.stage_files import StageFiles
 from pixy.storage import RealDisk, run_steps
 from tests.cluster.stopped import contents, make_stopped
 from tests.staging.stages import piece_of, seal_stage

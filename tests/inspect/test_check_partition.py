@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.inspect import ReadOnlyDisk, ReplayedEntries, Report, Verdict, check_partition
+from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_partition
+from pixy.inspect.replayed_entries import ReplayedEntries
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage import RealDisk

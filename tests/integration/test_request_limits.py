@@ -18,11 +18,11 @@ import grpc
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
-from pixy.api.grpc import LARGE_FIELDS, REPEATED_MAX
+from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.proto import kafkapixy_pb2, pixy_cluster_pb2, pixy_log_pb2, pixy_topics_pb2
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
-from pixy.rpc import FIELD_BYTES_MAX, HEALTH, Reflection
-from pixy.rpc.field_limits import repeated_fields
+from pixy.rpc import HEALTH, Reflection
+from pixy.rpc.field_limits import FIELD_BYTES_MAX, repeated_fields
 from tests.fakes.batches import batch_of
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode

@@ -22,7 +22,6 @@ from aiokafka.protocol.transaction import (
 
 from pixy.kafka_protocol import (
     Api,
-    Request,
     RequestHeader,
     ResponseHeader,
     VersionMismatch,
@@ -31,6 +30,7 @@ from pixy.kafka_protocol import (
     snapshot_messages,
     transaction_messages,
 )
+from pixy.kafka_protocol.api import Request
 from pixy.kafka_protocol.group_messages import DELETE_GROUPS, HEARTBEAT
 from pixy.kafka_protocol.messages import (
     CREATE_PARTITIONS,

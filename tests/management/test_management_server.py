@@ -17,7 +17,7 @@ from pixy.cluster.log import RecoveredNode, read_directory
 from pixy.config import load_config
 from pixy.daemon import Daemon
 from pixy.errors import StartError
-from pixy.metrics import FAMILIES
+from pixy.metrics.families import FAMILIES
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb2
 from pixy.proto import pixy_topics_pb2 as topics_pb

@@ -11,17 +11,8 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from pixy.metrics import (
-    FAMILIES,
-    Exposition,
-    Format,
-    Histogram,
-    Kind,
-    Registry,
-    Sample,
-    accepts_gzip,
-    accepts_openmetrics,
-)
+from pixy.metrics import Exposition, Format, Histogram, Registry, Sample, accepts_gzip, accepts_openmetrics
+from pixy.metrics.families import FAMILIES, Kind
 from tests.conftest import require
 
 AWKWARD = 'a "b" \\ c\nd\u202e,{}=\ud7ff'

@@ -11,7 +11,6 @@ from pixy.peers import (
     Address,
     Claim,
     Hello,
-    Network,
     NextSlice,
     PeerChannel,
     PeerHooks,
@@ -19,6 +18,7 @@ from pixy.peers import (
     Peers,
     TcpNetwork,
 )
+from pixy.peers.network import Network
 from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.waiting import until
 from tests.sim.loop import VirtualLoop

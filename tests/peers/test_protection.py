@@ -3,7 +3,8 @@
 import pytest
 
 from pixy.errors import StartError
-from pixy.peers import Address, PeerOptions, Peers, TcpNetwork, why_unprotected
+from pixy.peers import Address, PeerOptions, Peers, TcpNetwork
+from pixy.peers.protection import why_unprotected
 
 ELSEWHERE = Address("192.0.2.1", 19094)
 

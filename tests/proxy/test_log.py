@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.backend import AppendDone, TopicPartition
+from pixy.backend import TopicPartition
+from pixy.backend.protocol import AppendDone
 from pixy.check_turns import SteppedCheck
 from pixy.config import ProducerConfig, ProxyConfig
 from pixy.errors import (
@@ -27,7 +28,6 @@ from pixy.errors import (
 )
 from pixy.proxy import (
     Appended,
-    Log,
     OffsetQuery,
     PartitionBatches,
     Range,
@@ -35,6 +35,7 @@ from pixy.proxy import (
     TopicVersion,
     silent_appends,
 )
+from pixy.proxy.log import Log
 from pixy.proxy.topics import TopicCreator
 from pixy.records import build_batch
 from tests.fakes.backend import FakeBackend

@@ -14,7 +14,8 @@ import structlog
 from pixy.backend import OffsetCommit
 from pixy.clock import SystemClock
 from pixy.config import ConsumerConfig, ProducerConfig, ProxyConfig
-from pixy.consume import NEWEST, OLDEST, ConsumeRequest, Offer
+from pixy.consume import ConsumeRequest, Offer
+from pixy.consume.group import NEWEST, OLDEST
 from pixy.errors import (
     AckBeyondEnd,
     InvalidAck,

@@ -10,7 +10,9 @@ from pixy.backend import StagedBatches, StageSeal, TopicPartition
 from pixy.clock import SystemClock
 from pixy.config import ProxyConfig
 from pixy.errors import ShuttingDown, Unavailable
-from pixy.proxy import Log, PartitionBatches, Staging
+from pixy.proxy import PartitionBatches
+from pixy.proxy.log import Log
+from pixy.proxy.staging import Staging
 from pixy.proxy.topics import TopicCreator
 from pixy.staging import NO_CLIENT, StageClient
 from tests.fakes.backend import FakeBackend

@@ -6,7 +6,8 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from structlog.testing import capture_logs
 
-from pixy.http2 import ErrorCode, Options, TokenBucketOptions
+from pixy.http2 import ErrorCode, Options
+from pixy.http2.token_buckets import TokenBucketOptions
 from pixy.rpc import GrpcOptions, Status
 from pixy.rpc.connection import GrpcConnection
 from pixy.serving import ServerOptions

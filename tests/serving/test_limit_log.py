@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pixy.http2 import ErrorCode, Options, TokenBucketOptions
+from pixy.http2 import ErrorCode, Options
+from pixy.http2.token_buckets import TokenBucketOptions
 from pixy.rpc import GrpcOptions
 from pixy.serving import ServerOptions
 from pixy.serving.limit_log import LimitLog

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pixy.api.grpc import REPEATED_MAX
+from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.errors import InvalidArgument, PixyError, Unavailable
 from pixy.proto import pixy_log_pb2 as pb

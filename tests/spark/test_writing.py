@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from pixy.api.grpc import REPEATED_MAX
+from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.errors import FailedPrecondition, InvalidArgument
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.records import NewRecord, build_batch, crc32c

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from pixy.proto.state_pb2 import StageRecord
 from pixy.records import NewRecord, build_batch, crc32c
-from pixy.staging import PieceBatches, StageFiles
+from pixy.staging import PieceBatches
+from pixy.staging.stage_files import StageFiles
 from pixy.storage import Disk, run_steps
 from tests.storage.logs import CLUSTER_ID
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pixy.records import read_records
-from pixy.staging import StageFiles, recover_stages, remove_stages, staged_part
+from pixy.staging import staged_part
+from pixy.staging.stage_files import StageFiles, recover_stages, remove_stages
 from pixy.storage import run_steps, unlink_directories
 from tests.fakes.disk import RecordingDisk
 from tests.staging.stages import batches_of, piece_of, seal_stage

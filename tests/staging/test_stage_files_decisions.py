@@ -13,7 +13,7 @@ import pytest
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import Report, Verdict, check_staging
 from pixy.records import crc32c
-from pixy.staging import RecoveredStages, recover_stages, remove_stages
+from pixy.staging.stage_files import RecoveredStages, recover_stages, remove_stages
 from pixy.storage import RealDisk, run_steps, unlink_directories
 from pixy.storage.disk.identity import write_stage_record
 from tests.staging.stages import TOPIC_ID, piece_of, seal_stage

@@ -10,12 +10,12 @@ from pixy.storage import (
     Journal,
     JournalFile,
     JournalOptions,
-    JournalPosition,
     RecordKind,
     RecoveredJournal,
     UnitRecord,
     recover_journal,
 )
+from pixy.storage.journal import JournalPosition
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import StepWorker
 from tests.storage.journals import OWNER

@@ -10,7 +10,8 @@ import pytest
 
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.records import batch_bytes, build_control_batch, patch_batch
-from pixy.storage import CheckpointDownload, CheckpointId, CheckpointStore, DownloadedBytes
+from pixy.storage import CheckpointDownload, CheckpointId, CheckpointStore
+from pixy.storage.checkpoints import DownloadedBytes
 from tests.fakes.disk import Call, RecordingDisk, full
 
 RECORDS = [(b"key %d" % at, b"value %d" % at) for at in range(1200)]

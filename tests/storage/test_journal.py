@@ -18,12 +18,12 @@ from pixy.storage import (
     RecordKind,
     RecoveredJournal,
     UnitRecord,
-    journal_path,
     recover_journal,
 )
 from pixy.storage.disk.disk import Buffer, RealDisk
 from pixy.storage.disk.worker import Done, ThreadWorker
 from pixy.storage.journal import journal as journal_module
+from pixy.storage.journal import journal_path
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.journal_bench import ENTRY, FLUSH_OF_ONE, HEAD, Bench, original, written

@@ -19,7 +19,6 @@ from pixy.raft.wire import encode_conf_change
 from pixy.records import NewRecord, build_batch
 from pixy.storage import (
     EntryType,
-    JournalPosition,
     RealDisk,
     RecordKind,
     RecoveredJournal,
@@ -27,6 +26,7 @@ from pixy.storage import (
     recover_journal,
     why_undecodable,
 )
+from pixy.storage.journal import JournalPosition
 from tests.fakes.disk import RecordingDisk
 from tests.storage.journals import (
     CLUSTER,

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from pixy.storage import FilePart, JournalFile, journal_path, parts_with
+from pixy.storage import FilePart, JournalFile, parts_with
+from pixy.storage.journal import journal_path
 
 
 def test_a_file_is_named_by_its_number_with_twenty_digits() -> None:

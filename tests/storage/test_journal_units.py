@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from pixy.storage import RecordKind, UnitRecord, journal_path, recover_journal
+from pixy.storage import RecordKind, UnitRecord, recover_journal
 from pixy.storage.journal import journal as journal_module
+from pixy.storage.journal import journal_path
 from pixy.storage.journal.gathered_units import GatheredUnits
 from tests.fakes.disk import RecordingDisk
 from tests.storage.journal_bench import ENTRY, HEAD, Bench, original, written

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
-from pixy.storage import PartitionLog, RealDisk, SyncedPosition
+from pixy.storage import PartitionLog, RealDisk
+from pixy.storage.partition import SyncedPosition
 from pixy.storage.partition.log_segments import AgedSegments
 from tests.fakes.disk import RecordingDisk, full
 from tests.storage.batches import batch

@@ -11,9 +11,10 @@ import pytest
 
 from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.storage import LogOptions, PartitionLog, RealDisk, SyncedPosition, TopicLogs
+from pixy.storage import LogOptions, PartitionLog, RealDisk, TopicLogs
 from pixy.storage.disk.disk import File
 from pixy.storage.disk.removal import remove_files
+from pixy.storage.partition import SyncedPosition
 from pixy.storage.partition.log_segments import AgedSegments
 from tests.fakes.disk import RecordingDisk, full
 from tests.sim.disk import SimulatedDisk

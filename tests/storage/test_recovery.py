@@ -12,15 +12,8 @@ import pytest
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import HardState, NodeStart, NodeStarts
-from pixy.storage import (
-    JournalFile,
-    JournalPosition,
-    RealDisk,
-    RecordKind,
-    RecoveredGroup,
-    RecoveredJournal,
-    recover_journal,
-)
+from pixy.storage import JournalFile, RealDisk, RecordKind, RecoveredGroup, RecoveredJournal, recover_journal
+from pixy.storage.journal import JournalPosition
 from tests.fakes.disk import Call, RecordingDisk
 from tests.sim.disk import SimulatedDisk
 from tests.storage.journals import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pixy.web import BadQuery, HttpError, WebOptions, parse_form
-from pixy.web.form import unescape
+from pixy.web import HttpError, WebOptions, parse_form
+from pixy.web.form import BadQuery, unescape
 from tests.fakes.web import open_client, open_web
 
 

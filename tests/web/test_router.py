@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.http1 import parse_head
+from pixy.http1.head import parse_head
 from pixy.web import Answer, Exchange, Route, Router
 
 

@@ -3,6 +3,5 @@ else.
 """
 
 from pixy.api.http.server import HttpServer, web_options
-from pixy.api.http.v1 import openapi_document
 
-__all__ = ["HttpServer", "openapi_document", "web_options"]
+__all__ = ["HttpServer", "web_options"]

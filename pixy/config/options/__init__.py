@@ -22,7 +22,7 @@ from pixy.config.options.kafka import KafkaConfig, NetConfig, SaslConfig, ZooKee
 from pixy.config.options.messages import ConsumerConfig, ProducerConfig
 from pixy.config.options.proxy import ProxyConfig
 from pixy.config.options.storage import JournalConfig, LimitsConfig, StagingConfig, StorageConfig
-from pixy.config.options.table import Leaf, Option, Section, ValueType, leaves, members, values_of
+from pixy.config.options.table import Option, Section, ValueType, leaves, members, values_of
 
 __all__ = [
     "AdvertisedConfig",
@@ -32,7 +32,6 @@ __all__ = [
     "GrpcConfig",
     "JournalConfig",
     "KafkaConfig",
-    "Leaf",
     "LimitsConfig",
     "LoggingConfig",
     "ManagementConfig",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from pixy.cluster import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster import ClusterStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster.status import MemberState, MemberStatus
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
 from tests.fakes.server import FakeServer, serve_cluster

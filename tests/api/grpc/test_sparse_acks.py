@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.consume import AckRange, encode
+from pixy.consume.core import AckRange, encode
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub

@@ -22,7 +22,9 @@ from pixy.config import ProxyConfig, StagingConfig
 from pixy.errors import ResourceExhausted
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
-from pixy.proxy import Log, PartitionBatches, Staging
+from pixy.proxy import PartitionBatches
+from pixy.proxy.log import Log
+from pixy.proxy.staging import Staging
 from pixy.proxy.topics import TopicCreator
 from tests.api.grpc.test_staging import batches_of, fails, stage_of
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster

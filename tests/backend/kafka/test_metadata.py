@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pixy.backend import PartitionDescription
 from pixy.backend.kafka.metadata import Broker, Metadata
+from pixy.backend.protocol import PartitionDescription
 
 A, B = b"a" * 16, b"b" * 16
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pixy.backend.kafka.options import KafkaOptions, TokenFile
-from pixy.config import ConsumerConfig, KafkaConfig, NetConfig, ProducerConfig, ProxyConfig, SaslConfig
+from pixy.config import ConsumerConfig, KafkaConfig, ProducerConfig, ProxyConfig
+from pixy.config.options import NetConfig, SaslConfig
 from pixy.errors import ConfigError, Unavailable
 from tests.judges.daemons import make_certificate
 from tests.kafka.pixies import Pixy, open_pixy

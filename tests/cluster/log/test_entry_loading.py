@@ -10,7 +10,8 @@ from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import WantedEntries
 from pixy.raft import NO_LIMIT, ConfChange, ConfChangeType, Entry, Message, MessageType, RaftEntryType
 from pixy.raft.wire import encode_conf_change
-from pixy.storage import JournalReader, journal_path
+from pixy.storage import JournalReader
+from pixy.storage.journal import journal_path
 from tests.cluster.drivers import COMMAND, GROUP, DriverNode, NodeSetup
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import StepWorker

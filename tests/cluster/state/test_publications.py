@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.api.grpc import REPEATED_MAX
+from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.cluster.state import publications
 from pixy.cluster.state.publications import Publication, SinksState
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted

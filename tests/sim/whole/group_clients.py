@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pixy.cluster import Process
-from pixy.consume import NEWEST, OLDEST, ConsumeRequest, Offer, PendingRequest
+from pixy.consume import ConsumeRequest, Offer, PendingRequest
+from pixy.consume.group import NEWEST, OLDEST
 from pixy.consume.lending import RecordPosition
 from pixy.consume.partition import LivePartition
 from pixy.errors import PixyError, Unavailable

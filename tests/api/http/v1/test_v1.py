@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.api.http.v1 import openapi_document
-from pixy.http1 import parse_head
+from pixy.http1.head import parse_head
 from tests.api.http.conftest import CONFIG
 from tests.api.http.openapi_client import ApiError, OpenApiClient
 from tests.fakes.backend import FakeBackend
