@@ -373,12 +373,17 @@ class Link(asyncio.BufferedProtocol):
 
     def serve(self, chunk: bytes, now: float) -> None:
         """See `Served`."""
-        # Also without an answer: more may be held.
-        self.touch()
         try:
             self.protocol.receive(chunk, now, self.environment.options.turn_bytes)
         except Exception as bug:
             self.broken(bug)
+            return
+        if not self.touched:
+            core = self.core
+            if core.has_output or core.closed:
+                self.touch()
+            elif self._noted_bytes or core.buffered_bytes >= NOTED_BYTES:
+                self.note_held()
 
     def note_held(self) -> None:
         """See `Served`."""
