@@ -3,6 +3,7 @@
 from pixy.proxy.log import Appended, OffsetPosition, OffsetQuery, PartitionBatches, TopicVersion
 from pixy.proxy.proxy import PartitionOffsets, Proxy
 from pixy.proxy.range_reader import Fetched, Range, RangeReader, RangeState
+from pixy.proxy.topic_accumulators import batch_bytes
 
 __all__ = [
     "Appended",
@@ -16,4 +17,5 @@ __all__ = [
     "RangeReader",
     "RangeState",
     "TopicVersion",
+    "batch_bytes",
 ]

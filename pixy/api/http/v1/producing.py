@@ -15,14 +15,11 @@ from pixy.api.http.v1.records import GivenRecord, read_record
 from pixy.backend import TopicPartition
 from pixy.clock import Clock
 from pixy.errors import InvalidArgument, MessageTooLarge, PixyError, TopicMissing, UnknownPartition
-from pixy.proxy import PartitionBatches, Proxy
-from pixy.records import NewRecord, Partitioner, build_batch
+from pixy.proxy import PartitionBatches, Proxy, batch_bytes
+from pixy.records import HEADER_BYTES, NewRecord, Partitioner, build_batch
 from pixy.web import Exchange, HttpError
 
 __all__ = ["produce_all"]
-
-_RECORD_BYTES, _HEADER_BYTES = 32, 8
-"""Bytes of a record and of a header in a batch beside their contents, at most."""
 
 Result = tuple[int, int] | Exception
 """Partition and offset of a record, -1 and -1 while it has none, or why it was not taken."""
@@ -118,7 +115,8 @@ async def _append(
         for record, _ in placed:
             record.done(error)
         return
-    by_partition: dict[int, list[tuple[ProducedRecord, GivenRecord]]] = {}
+    by_partition: dict[int, list[tuple[ProducedRecord, NewRecord]]] = {}
+    now_ms = clock.wall_ms()
     for record, message in placed:
         if not found:
             record.done(TopicMissing(f"topic {topic} does not exist"))
@@ -130,58 +128,46 @@ async def _append(
         elif len(message.value or b"") + len(message.key or b"") > proxy.log.message_bytes_max:
             record.done(MessageTooLarge(f"the message is larger than {proxy.log.message_bytes_max} bytes"))
         else:
-            by_partition.setdefault(number, []).append((record, message))
+            timestamp_ms = now_ms if message.timestamp_ms is None else message.timestamp_ms
+            new = NewRecord(message.key, message.value, message.headers, timestamp_ms)
+            by_partition.setdefault(number, []).append((record, new))
     for number, entries in by_partition.items():
-        await _append_to(proxy, TopicPartition(topic, number), entries, clock.wall_ms(), peer)
+        await _append_to(proxy, TopicPartition(topic, number), entries, peer)
 
 
 async def _append_to(
     proxy: Proxy,
     partition: TopicPartition,
-    entries: Sequence[tuple[ProducedRecord, GivenRecord]],
-    now_ms: int,
+    entries: Sequence[tuple[ProducedRecord, NewRecord]],
     peer: str,
 ) -> None:
     """Append records to one partition, in batches that are not too large."""
     largest, at = proxy.log.message_bytes_max, 0
     while at < len(entries):
-        end, size = at, 0
-        while (end < len(entries) and (size := size + _size(entries[end][1])) <= largest) or end == at:
+        end, size = at, HEADER_BYTES
+        while (end < len(entries) and (size := size + batch_bytes(entries[end][1])) <= largest) or end == at:
             end += 1
         some, at = entries[at:end], end
-        base_offset, error = await _append_batch(proxy, partition, [each for _, each in some], now_ms, peer)
+        base_offset, error = await _append_batch(proxy, partition, [each for _, each in some], peer)
         if isinstance(error, InvalidArgument) and len(some) > 1:
             # Perhaps for one of them alone.
             for one in some:
-                await _append_to(proxy, partition, [one], now_ms, peer)
+                await _append_to(proxy, partition, [one], peer)
             continue
         for offset, (record, _) in enumerate(some, base_offset):
             record.done((partition.partition, offset) if error is None else error)
 
 
 async def _append_batch(
-    proxy: Proxy, partition: TopicPartition, messages: Sequence[GivenRecord], now_ms: int, peer: str
+    proxy: Proxy, partition: TopicPartition, records: Sequence[NewRecord], peer: str
 ) -> tuple[int, Exception | None]:
     """Append records as one batch; returns the offset of the first, or why none was taken."""
-    batch = build_batch(
-        [
-            NewRecord(
-                each.key, each.value, each.headers, now_ms if each.timestamp_ms is None else each.timestamp_ms
-            )
-            for each in messages
-        ]
-    )
+    batch = build_batch(records)
     try:
         (appended,) = await proxy.log.append([PartitionBatches(partition, bytes(batch))], [], peer)
     except PixyError as refused:
         return -1, refused
     return appended.base_offset, appended.error
-
-
-def _size(message: GivenRecord) -> int:
-    """Bytes of a record in a batch, about."""
-    size = _RECORD_BYTES + len(message.value or b"") + len(message.key or b"")
-    return size + sum(_HEADER_BYTES + 3 * len(name) + len(value or b"") for name, value in message.headers)
 
 
 def _answer(result: Result | None) -> dict[str, Any]:
