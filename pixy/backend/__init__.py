@@ -2,6 +2,7 @@
 
 from pixy.backend.embedded import EmbeddedBackend
 from pixy.backend.protocol import (
+    BATCH_MEMORY_BYTES,
     Backend,
     Batch,
     ClusterStatus,
@@ -19,6 +20,7 @@ from pixy.backend.protocol import (
 )
 
 __all__ = [
+    "BATCH_MEMORY_BYTES",
     "Backend",
     "Batch",
     "ClusterStatus",

@@ -28,6 +28,7 @@ from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 from pixy.staging import Published, StagedBatches, StagedWrites, StageSeal
 
 __all__ = [
+    "BATCH_MEMORY_BYTES",
     "NO_MARKS",
     "AppendDone",
     "Assignment",
@@ -55,6 +56,9 @@ __all__ = [
 
 Batch = bytes | bytearray | memoryview
 """One whole Kafka v2 record batch."""
+
+BATCH_MEMORY_BYTES = 450
+"""Memory of a batch in flight besides its bytes: some objects here and there."""
 
 AppendDone = Callable[[int, PixyError | None], None]
 """Called once with (offset of the batch's first record, None), or with (-1, error) if it was not

@@ -24,7 +24,7 @@ import structlog
 from pixy.aio.address_quota import AddressSemaphore
 from pixy.aio.futures import reject, resolve
 from pixy.aio.steps import in_steps, run_in_steps
-from pixy.backend import Backend, OffsetRange, TopicDescription, TopicPartition
+from pixy.backend import BATCH_MEMORY_BYTES, Backend, OffsetRange, TopicDescription, TopicPartition
 from pixy.client_address import client_address, share_of
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
@@ -332,7 +332,7 @@ class Log:
         self.check_queued(client, size, self.semaphore)
         checked = self._without_silent(partitions, await self._checked(partitions, client))
         size = sum(
-            len(each.batches)
+            _memory_of(each, batches)
             for each, batches in zip(partitions, checked, strict=True)
             if isinstance(batches, list)
         )
@@ -364,10 +364,12 @@ class Log:
         many bytes.
         """
         return [
-            (isinstance(batches, list) and self._silent.why_refused(each.partition, len(each.batches)))
-            or batches
+            (isinstance(batches, list) and self._why_silent(each, batches)) or batches
             for each, batches in zip(partitions, checked, strict=True)
         ]
+
+    def _why_silent(self, of: PartitionBatches, batches: Sequence[NewBatch]) -> Unavailable | None:
+        return self._silent.why_refused(of.partition, _memory_of(of, batches))
 
     async def check_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         """Check that each partition has a valid topic name and is listed once.
@@ -505,10 +507,10 @@ class Log:
             elif stale is not None:
                 request.ended(place, Appended(-1, stale))
             else:
-                part = AppendPart(each.partition, request.client, len(each.batches))
+                part = AppendPart(each.partition, request.client, _memory_of(each, batches))
                 self._silent.begin(part)
                 records = sum(batch.records for batch in batches)
-                ended = partial(self._ended, request, place, part, records)
+                ended = partial(self._ended, request, place, part, (records, len(each.batches)))
                 self._hand_over(each, batches, _PartitionAppend(ended))
 
     def _hand_over(
@@ -532,11 +534,11 @@ class Log:
         append.expect(handed_over)
 
     def _ended(
-        self, request: "_Append", place: int, part: AppendPart, records: int, result: Appended
+        self, request: "_Append", place: int, part: AppendPart, written: tuple[int, int], result: Appended
     ) -> None:
-        """The batches of a partition are answered."""
+        """The batches of a partition are answered, which have so many records and bytes."""
         if result.error is None:
-            self.produced.add(part.partition.topic, records, part.size)
+            self.produced.add(part.partition.topic, *written)
         self._silent.end(part, result.error)
         if part.given_back:
             request.given_back += part.size
@@ -551,6 +553,11 @@ class Log:
 
 def _bytes_of(partitions: Sequence[PartitionBatches]) -> int:
     return sum(len(each.batches) for each in partitions)
+
+
+def _memory_of(partition: PartitionBatches, batches: Sequence[NewBatch]) -> int:
+    """Memory of the batches of a partition in flight."""
+    return len(partition.batches) + BATCH_MEMORY_BYTES * len(batches)
 
 
 def _check_number(partitions: Sequence[PartitionBatches]) -> None:

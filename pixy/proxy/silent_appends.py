@@ -25,7 +25,7 @@ class AppendPart:
 
     Attributes:
         client: address of the client.
-        size: their bytes.
+        size: their memory.
         is_silent: the partition does not answer.
         given_back: the bytes were given back.
     """

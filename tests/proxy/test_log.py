@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.backend import TopicPartition
+from pixy.backend import BATCH_MEMORY_BYTES, TopicPartition
 from pixy.backend.protocol import AppendDone
 from pixy.check_turns import SteppedCheck
 from pixy.config import ProducerConfig, ProxyConfig
@@ -48,6 +48,7 @@ from tests.fakes.waiting import settle, until
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BATCH = batch_of(b"value")
 SIZE = len(BATCH)
+MEMORY = SIZE + BATCH_MEMORY_BYTES
 
 
 def fault(error: BaseException) -> None:
@@ -79,12 +80,12 @@ def append(
 
 
 async def test_appends_in_flight_and_queued_are_bounded() -> None:
-    log, backend = await make(room=2 * SIZE)
+    log, backend = await make(room=2 * MEMORY)
     backend.hold_appends()
     first, second, third = append(log, 2), append(log), append(log)
     await settle()
     assert backend.held_appends == 2
-    text = f"0 bytes of batches are being checked, {2 * SIZE} are being written and {2 * SIZE} wait"
+    text = f"0 bytes of batches are being checked, {2 * MEMORY} are being written and {2 * MEMORY} wait"
     with pytest.raises(Unavailable, match=text):
         await append(log)
     backend.release_appends()
@@ -96,13 +97,25 @@ async def test_appends_in_flight_and_queued_are_bounded() -> None:
     assert await append(log) == [Appended(4, None)]
 
 
+async def test_the_memory_of_batches_in_flight_counts_with_their_bytes() -> None:
+    log, backend = await make()
+    backend.hold_appends()
+    first, second = append(log, 3), append(log, 5)
+    await settle()
+    assert log.semaphore.acquired == 8 * MEMORY
+    backend.release_appends()
+    await asyncio.gather(first, second)
+    assert log.semaphore.acquired == 0
+    assert log.produced.by_topic["t"] == [8, 8 * SIZE]
+
+
 async def test_an_address_has_its_share_of_what_is_written_and_of_the_queue() -> None:
-    log, backend = await make(room=4 * SIZE, share_percent=50)
+    log, backend = await make(room=4 * MEMORY, share_percent=50)
     backend.hold_appends()
     hostile = [append(log, peer=f"10.0.0.1:{port}") for port in range(1, 7)]
     await settle()
     assert backend.held_appends == 2, "half of the room"
-    with pytest.raises(Unavailable, match=f"{4 * SIZE} wait, {4 * SIZE} of them of this client address"):
+    with pytest.raises(Unavailable, match=f"{4 * MEMORY} wait, {4 * MEMORY} of them of this client address"):
         await append(log, peer="10.0.0.1:9")
     others = [append(log, peer=f"10.0.0.2:{port}") for port in range(1, 5)]
     await settle()
@@ -148,7 +161,7 @@ async def test_partitions_that_do_not_answer_have_half_of_what_is_written(
 ) -> None:
     monkeypatch.setattr(silent_appends, "LOOK_S", 0.005)
     backend = OnePartitionIsOut()
-    log, _ = await make(backend, room=4 * SIZE)
+    log, _ = await make(backend, room=4 * MEMORY)
     silent = [append(log) for _ in range(5)]
     other = asyncio.create_task(log.append([PartitionBatches(T1, BATCH)], []))
     assert await other == [Appended(0, None)], "though it came last"
@@ -165,12 +178,12 @@ async def test_partitions_that_do_not_answer_have_half_of_what_is_written(
 
 
 async def test_a_request_larger_than_the_limit_is_written_when_it_is_alone() -> None:
-    log, _ = await make(room=SIZE)
+    log, _ = await make(room=MEMORY)
     assert await append(log, 5) == [Appended(0, None)]
 
 
 async def test_a_request_cancelled_in_flight_frees_its_bytes_only_when_it_ends() -> None:
-    log, backend = await make(room=2 * SIZE)
+    log, backend = await make(room=2 * MEMORY)
     backend.hold_appends()
     first, second = append(log, 2), append(log)
     await settle()
@@ -182,7 +195,7 @@ async def test_a_request_cancelled_in_flight_frees_its_bytes_only_when_it_ends()
 
 
 async def test_a_request_cancelled_in_the_queue_writes_nothing() -> None:
-    log, backend = await make(room=SIZE)
+    log, backend = await make(room=MEMORY)
     backend.hold_appends()
     first, second = append(log), append(log)
     await settle()
@@ -195,7 +208,7 @@ async def test_a_request_cancelled_in_the_queue_writes_nothing() -> None:
 
 
 async def test_the_version_at_the_time_of_writing_applies() -> None:
-    log, backend = await make(room=SIZE)
+    log, backend = await make(room=MEMORY)
     version = (await backend.describe_topic("t")).version
     backend.hold_appends()
     first, second = append(log, version=version), append(log, version=version)
@@ -209,7 +222,7 @@ async def test_the_version_at_the_time_of_writing_applies() -> None:
 
 
 async def test_a_drain_waits_for_accepted_requests_and_rejects_queued_ones() -> None:
-    log, backend = await make(room=SIZE)
+    log, backend = await make(room=MEMORY)
     backend.hold_appends()
     first, second = append(log), append(log)
     await settle()

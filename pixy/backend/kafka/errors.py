@@ -28,6 +28,7 @@ __all__ = ["BrokerFault", "code_name", "error_for_code", "is_retriable", "is_sta
 
 UNKNOWN_SERVER_ERROR = -1
 OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
 REQUEST_TIMED_OUT = 7
 MESSAGE_TOO_LARGE = 10
@@ -47,7 +48,7 @@ PRODUCER_FENCED = 90
 UNKNOWN_TOPIC_ID = 100
 
 _ERRORS: dict[int, type[PixyError]] = {
-    2: CorruptData,
+    CORRUPT_MESSAGE: CorruptData,
     UNKNOWN_TOPIC_OR_PARTITION: UnknownPartition,
     5: Unavailable,
     6: Unavailable,

@@ -47,6 +47,7 @@ from pixy.aio.retries import Backoff
 from pixy.aio.tasks import Tasks
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import (
+    CORRUPT_MESSAGE,
     DUPLICATE_SEQUENCE_NUMBER,
     INVALID_PRODUCER_EPOCH,
     INVALID_RECORD,
@@ -68,7 +69,7 @@ from pixy.backend.kafka.errors import (
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, ProducerId
 from pixy.backend.kafka.topic_limits import TopicLimits
-from pixy.backend.protocol import AppendDone, DivisibleDone, TopicPartition
+from pixy.backend.protocol import BATCH_MEMORY_BYTES, AppendDone, DivisibleDone, TopicPartition
 from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import internal_error
 from pixy.kafka_protocol.messages import PRODUCE
@@ -133,7 +134,7 @@ class Producer:
         transaction: the transaction of all batches, if any.
 
     Attributes:
-        buffered_bytes: size of the unanswered batches.
+        buffered_bytes: memory of the unanswered batches.
         limits: what is known of the topics' limits.
     """
 
@@ -191,7 +192,8 @@ class Producer:
         if self._stopped:
             done(-1, ShuttingDown())
             return
-        if self.buffered_bytes and self.buffered_bytes + len(batch) > self._options.buffer_bytes:
+        size = len(batch) + BATCH_MEMORY_BYTES
+        if self.buffered_bytes and self.buffered_bytes + size > self._options.buffer_bytes:
             error = Unavailable(f"{self.buffered_bytes} bytes wait to be written to Kafka; slow down")
             done(-1, error.at_limit("producer.buffer_bytes"))
             return
@@ -205,16 +207,16 @@ class Producer:
                 return
             queue = ProduceQueue(partition, known.topic_id, self._backoff(), limit_s)
             self._queues[partition] = queue
-        pending = PendingBatch(batch, records, done, now + limit_s - age_s, limit_s - min(age_s, 0.0))
-        if self._transactional_id is not None:
-            pending.deadline = inf if queue.pending else pending.deadline
-        elif age_s >= 0:
-            queue.end_no_earlier(pending)
+        limit_s -= min(age_s, 0.0)
+        deadline = now + limit_s - max(age_s, 0.0)
+        if self._transactional_id is not None and queue.pending:
+            deadline = inf
+        pending = PendingBatch(batch, records, done, deadline, limit_s, aged=age_s > 0)
         if pending.deadline <= now:
             done(-1, self._time_is_over(queue, pending))
             return
         queue.add(pending)
-        self.buffered_bytes += len(batch)
+        self.buffered_bytes += size
         self._empty.clear()
         self._watch(pending.deadline)
         if len(queue.pending) == 1:
@@ -391,7 +393,8 @@ class Producer:
             self._start_over(queue)
             pending.maybe_written = False
             self._failed(queue, reason, maybe_written=False)
-        elif is_retriable(code) and code not in _OUT_OF_STEP:
+        elif code == CORRUPT_MESSAGE or (is_retriable(code) and code not in _OUT_OF_STEP):
+            # What is corrupt was so on its way.
             if is_stale(code):
                 self._client.request_refresh([queue.partition.topic])
             self._failed(queue, reason, maybe_written=code in _MAYBE_WRITTEN)
@@ -456,9 +459,9 @@ class Producer:
             self._start_over(queue)
         self._take_first(queue)
         for part in reversed(parts):
-            self.buffered_bytes += len(part.batch)
             divided = PendingBatch(part.batch, part.records, part.done, pending.deadline, pending.limit_s)
             divided.whole_maybe_written = pending.maybe_written or pending.whole_maybe_written
+            self.buffered_bytes += divided.size
             queue.add_first(divided)
         if not self.buffered_bytes:
             self._empty.set()
@@ -557,7 +560,7 @@ class Producer:
         queue.reason = ""
         queue.backoff.reset()
         queue.not_before = 0.0
-        self.buffered_bytes -= len(pending.batch)
+        self.buffered_bytes -= pending.size
         return pending
 
     def _answer(self, pending: PendingBatch, offset: int, error: PixyError | None) -> None:
@@ -597,7 +600,7 @@ class Producer:
             self._give_up(queue)
             return
         queue.remove(pending)
-        self.buffered_bytes -= len(pending.batch)
+        self.buffered_bytes -= pending.size
         self._answer(pending, -1, self._time_is_over(queue, pending))
 
     def _give_up(self, queue: ProduceQueue) -> None:
@@ -643,7 +646,7 @@ class Producer:
         while queue.pending:
             pending = queue.pending[0]
             queue.remove(pending)
-            self.buffered_bytes -= len(pending.batch)
+            self.buffered_bytes -= pending.size
             self._answer(pending, -1, self._deleted(queue.partition))
         if not self.buffered_bytes:
             self._empty.set()

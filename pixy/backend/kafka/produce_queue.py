@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from pixy.aio.retries import Backoff
-from pixy.backend.protocol import AppendDone, TopicPartition
+from pixy.backend.protocol import BATCH_MEMORY_BYTES, AppendDone, TopicPartition
 
 __all__ = ["PendingBatch", "ProduceQueue", "ProducerId"]
 
@@ -36,11 +36,19 @@ class PendingBatch:
         "of_messages",
         "records",
         "sequenced",
+        "unordered",
         "whole_maybe_written",
     )
 
     def __init__(
-        self, batch: bytearray, records: int, done: AppendDone, deadline: float, limit_s: float
+        self,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        deadline: float,
+        limit_s: float,
+        *,
+        aged: bool = False,
     ) -> None:
         self.batch = batch
         self.records = records
@@ -49,6 +57,8 @@ class PendingBatch:
         self.deadline = deadline
         # Its time limit, before its age counts.
         self.limit_s = limit_s
+        # Those ahead of it may have more time: it came with an age, or overtook others.
+        self.unordered = aged or self.of_messages
         # Its header has the producer id and sequence.
         self.sequenced = False
         # An attempt without a response may have been written.
@@ -57,6 +67,11 @@ class PendingBatch:
         self.whole_maybe_written = False
         # Its time ran out while it was in flight.
         self.answered = False
+
+    @property
+    def size(self) -> int:
+        """Memory that it takes."""
+        return len(self.batch) + BATCH_MEMORY_BYTES
 
 
 class ProduceQueue:
@@ -69,9 +84,9 @@ class ProduceQueue:
     """
 
     __slots__ = (
-        "_deadlines",
         "_limit_s",
         "_messages",
+        "_unordered",
         "backoff",
         "in_flight",
         "not_before",
@@ -88,12 +103,11 @@ class ProduceQueue:
         self._limit_s = limit_s
         self.partition = partition
         self.topic_id = topic_id
-        # The last deadline of those with the common limit, by `of_messages`. Invariant: these
-        # deadlines ascend.
-        self._deadlines = [0.0, 0.0]
+        # Invariant: the deadlines of those with the common limit that are not `unordered` ascend.
         self.pending: deque[PendingBatch] = deque()
-        # Number of batches of messages, which are near the front.
+        # Number of batches of messages, which are near the front, and of unordered ones.
         self._messages = 0
+        self._unordered = 0
         self.in_flight = False
         # The attempt in flight has been sent.
         self.sent = False
@@ -109,6 +123,7 @@ class ProduceQueue:
 
     def add(self, pending: PendingBatch) -> None:
         """Add a batch."""
+        self._unordered += pending.unordered
         if not pending.of_messages:
             self.pending.append(pending)
             return
@@ -123,35 +138,29 @@ class ProduceQueue:
         """Add a part of the batch that was the first one."""
         self.pending.appendleft(pending)
         self._messages += pending.of_messages
+        self._unordered += pending.unordered
 
     def remove(self, pending: PendingBatch) -> None:
         """Remove a batch."""
         self.pending.remove(pending)
         self._messages -= pending.of_messages
-
-    def end_no_earlier(self, pending: PendingBatch) -> None:
-        """Set the deadline of a batch with the common limit: such batches of one kind are answered
-        in order.
-        """
-        if self.pending:
-            pending.deadline = max(pending.deadline, self._deadlines[pending.of_messages])
-        self._deadlines[pending.of_messages] = pending.deadline
+        self._unordered -= pending.unordered
 
     def expired(self, now: float) -> tuple[list[PendingBatch], float]:
-        """Unanswered batches whose time is over, and the next deadline.
-
-        A batch of messages may be found late if it is behind another batch that has time.
-        """
+        """Unanswered batches whose time is over, and the next deadline."""
         found = []
-        next_deadline = inf
+        next_deadline, unordered = inf, 0
         for pending in self.pending:
+            unordered += pending.unordered
             if pending.answered:
                 continue
             if pending.deadline <= now:
                 found.append(pending)
                 continue
             next_deadline = min(next_deadline, pending.deadline)
-            if pending.limit_s == self._limit_s and not pending.of_messages:
+            if pending.unordered or unordered < self._unordered:
+                continue
+            if pending.limit_s == self._limit_s:
                 break
         return found, next_deadline
 

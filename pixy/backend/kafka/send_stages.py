@@ -16,6 +16,7 @@ from functools import partial
 from pixy.aio.byte_semaphore import ByteSemaphore
 from pixy.backend.kafka.merge_batches import merge_batches
 from pixy.backend.kafka.produce import Producer
+from pixy.backend.protocol import BATCH_MEMORY_BYTES
 from pixy.errors import DeadlineExceeded, PixyError, StorageFault, Unavailable
 from pixy.records import TopicPartition, patch_batch
 from pixy.storage import Disk, StagedPart, Worker, run_on
@@ -129,11 +130,12 @@ class StageSender:
             await self._send_batch(partition, batch)
 
     async def _send_batch(self, partition: TopicPartition, batch: bytearray) -> None:
-        await self._semaphore.acquire(len(batch))
+        size = len(batch) + BATCH_MEMORY_BYTES
+        await self._semaphore.acquire(size)
         if self._failure is not None:
             raise self._failure
         records = patch_batch(batch, 0, _NO_LEADER_EPOCH)
-        self._producer.append(partition, batch, records, partial(self._done, len(batch)))
+        self._producer.append(partition, batch, records, partial(self._done, size))
 
     async def _next(self, chunks: Iterator[list[bytearray]]) -> list[bytearray] | None:
         try:

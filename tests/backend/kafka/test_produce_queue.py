@@ -6,7 +6,7 @@ from math import inf
 from random import Random
 
 from pixy.aio.retries import Backoff
-from pixy.backend import Batch, DividedPart, TopicPartition
+from pixy.backend import BATCH_MEMORY_BYTES, Batch, DividedPart, TopicPartition
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.produce import Producer
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue
@@ -113,6 +113,90 @@ async def _outage() -> None:
     assert not faults
     await producer.stop()
     await client.stop()
+
+
+def test_a_batch_has_its_own_time_behind_others(virtual: asyncio.Runner) -> None:
+    virtual.run(_own_times())
+
+
+async def _own_times() -> None:
+    brokers = Brokers({"t": [-1]})
+    options = brokers.options(delivery_timeout_s=LIMIT_S)
+    client = KafkaClient(options, brokers.dial)
+    await client.start()
+    faults: list[BaseException] = []
+    producer = Producer(client, options, faults.append)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    answered: list[tuple[str, int]] = []
+
+    class Named(Messages):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, offset: int, error: PixyError | None, /) -> None:
+            assert type(error) is Unavailable
+            answered.append((self.name, round(10 * (loop.time() - began))))
+
+    def append(name: str, age_s: float, *, of_messages: bool) -> None:
+        done = Named(name)
+        producer.append(T0, make_batch(b"x"), 1, done if of_messages else done.__call__, age_s)
+
+    append("batch", 0.0, of_messages=False)
+    append("new messages", 0.0, of_messages=True)
+    append("old messages", 1.5, of_messages=True)
+    append("old batch", 1.0, of_messages=False)
+    await asyncio.sleep(LIMIT_S + 0.1)
+    assert not faults
+    assert answered == [("old messages", 5), ("old batch", 10), ("batch", 20), ("new messages", 20)]
+    await producer.stop()
+    await client.stop()
+
+
+def test_the_memory_of_small_batches_counts(virtual: asyncio.Runner) -> None:
+    virtual.run(_small_batches())
+
+
+async def _small_batches() -> None:
+    brokers = Brokers({"t": [-1]})
+    options = brokers.options(delivery_timeout_s=LIMIT_S, buffer_bytes=100_000)
+    client = KafkaClient(options, brokers.dial)
+    await client.start()
+    faults: list[BaseException] = []
+    producer = Producer(client, options, faults.append)
+    errors: list[PixyError | None] = []
+    batch = make_batch(b"x")
+    while not errors:
+        producer.append(T0, batch.copy(), 1, lambda _, error: errors.append(error))
+    assert producer.buffered_bytes // (len(batch) + BATCH_MEMORY_BYTES) == 100_000 // (
+        len(batch) + BATCH_MEMORY_BYTES
+    )
+    assert "slow down" in str(errors[0])
+    await producer.stop()
+    assert producer.buffered_bytes == 0
+    await client.stop()
+
+
+def test_a_batch_that_was_damaged_on_its_way_is_sent_again(virtual: asyncio.Runner) -> None:
+    virtual.run(_damaged())
+
+
+async def _damaged() -> None:
+    log = IdempotentLog()
+    corrupt = iter([2, 2, 0])
+    log.judge = lambda _: (next(corrupt), {})
+    options = log.options(delivery_timeout_s=LIMIT_S, retry_backoff_s=0.1)
+    client = KafkaClient(options, log.dial)
+    await client.start()
+    faults: list[BaseException] = []
+    producer = Producer(client, options, faults.append)
+    answers: list[tuple[int, PixyError | None]] = []
+    producer.append(T0, make_batch(b"x"), 1, lambda *answer: answers.append(answer))
+    await producer.written()
+    assert (log.values, answers) == ([b"x"], [(0, None)])
+    await producer.stop()
+    await client.stop()
+    assert not faults
 
 
 def test_messages_do_not_wait_for_all_batches_of_a_client(virtual: asyncio.Runner) -> None:
