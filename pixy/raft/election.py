@@ -23,7 +23,7 @@ from pixy.raft.messages import (
 )
 from pixy.raft.quorum import VoteResult
 from pixy.raft.sizes import NO_LIMIT
-from pixy.raft.state import Campaign, RaftState
+from pixy.raft.state import VOTE_REJECTED, Campaign, RaftState
 from pixy.raft.text import message_type_name, state_name
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
 
 
 _CAST = "%x [logterm: %d, index: %d, vote: %x] cast %s for %x [logterm: %d, index: %d] at term %d"
-_REJECTED = "%x [logterm: %d, index: %d, vote: %x] rejected %s from %x [logterm: %d, index: %d] at term %d"
 
 
 def hup(raft: RaftState, _: Message) -> None:
@@ -174,18 +173,7 @@ def handle_vote_request(raft: RaftState, m: Message) -> None:
     )
     # Raft §5.4.1: only if the candidate's log is at least as up-to-date.
     granted = may_vote and candidate >= last
-    raft.trace.info(
-        _CAST if granted else _REJECTED,
-        raft.id,
-        last.term,
-        last.index,
-        raft.vote,
-        message_type_name(m.type),
-        m.sender,
-        candidate.term,
-        candidate.index,
-        raft.term,
-    )
+    raft.trace_vote(_CAST if granted else VOTE_REJECTED, m)
     response = MessageType.VOTE_RESP if m.type is MessageType.VOTE else MessageType.PRE_VOTE_RESP
     raft.send(Message(response, m.sender, term=m.term if granted else raft.term, reject=not granted))
     if granted and m.type is MessageType.VOTE:

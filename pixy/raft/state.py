@@ -35,7 +35,11 @@ from pixy.raft.text import describe_config, describe_peers, message_type_name
 from pixy.raft.trace import Described, Trace
 from pixy.raft.tracker import Tracker
 
-__all__ = ["Campaign", "RaftState"]
+__all__ = ["VOTE_REJECTED", "Campaign", "RaftState"]
+
+VOTE_REJECTED = (
+    "%x [logterm: %d, index: %d, vote: %x] rejected %s from %x [logterm: %d, index: %d] at term %d"
+)
 
 _VOTES = (MessageType.VOTE, MessageType.VOTE_RESP, MessageType.PRE_VOTE, MessageType.PRE_VOTE_RESP)
 _AFTER_APPEND = (MessageType.APP_RESP, MessageType.VOTE_RESP, MessageType.PRE_VOTE_RESP, MessageType.VOTE)
@@ -271,6 +275,13 @@ class RaftState:
         last = self.log.last_index()
         for node_id, pr in self.tracker.progress.items():
             pr.reset(last + 1, last if node_id == self.id else 0)
+
+    def trace_vote(self, text: str, m: Message, *more: object) -> None:
+        """Trace what becomes of a request for a vote: both logs, and the vote so far."""
+        last = self.log.last_position()
+        own = (self.id, last.term, last.index, self.vote)
+        name = message_type_name(m.type)
+        self.trace.info(text, *own, name, m.sender, m.log_term, m.index, self.term, *more)
 
     # --- sending ----------------------------------------------------------------------------------
 

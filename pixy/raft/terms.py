@@ -11,7 +11,7 @@ An earlier term is answered only if the sender would otherwise never learn that 
 """
 
 from pixy.raft.messages import CAMPAIGN_TRANSFER, NONE, Message, MessageType
-from pixy.raft.state import RaftState
+from pixy.raft.state import VOTE_REJECTED, RaftState
 from pixy.raft.text import message_type_name
 
 __all__ = ["reconcile_terms"]
@@ -50,19 +50,10 @@ def reconcile_terms(raft: RaftState, m: Message) -> bool:
 
 
 def _trace_ignored_in_lease(raft: RaftState, m: Message) -> None:
-    last = raft.log.last_position()
-    raft.trace.info(
+    raft.trace_vote(
         "%x [logterm: %d, index: %d, vote: %x] ignored %s from %x [logterm: %d, index: %d] at term %d: "
         "lease is not expired (remaining ticks: %d)",
-        raft.id,
-        last.term,
-        last.index,
-        raft.vote,
-        message_type_name(m.type),
-        m.sender,
-        m.log_term,
-        m.index,
-        raft.term,
+        m,
         raft.config.election_tick - raft.election_elapsed,
     )
 
@@ -77,19 +68,7 @@ def _answer_lower_term(raft: RaftState, m: Message) -> None:
         # (thesis §9.6).
         raft.send(Message(MessageType.APP_RESP, m.sender))
     elif m.type is MessageType.PRE_VOTE:
-        last = raft.log.last_position()
-        raft.trace.info(
-            "%x [logterm: %d, index: %d, vote: %x] rejected %s from %x [logterm: %d, index: %d] at term %d",
-            raft.id,
-            last.term,
-            last.index,
-            raft.vote,
-            message_type_name(m.type),
-            m.sender,
-            m.log_term,
-            m.index,
-            raft.term,
-        )
+        raft.trace_vote(VOTE_REJECTED, m)
         raft.send(Message(MessageType.PRE_VOTE_RESP, m.sender, term=raft.term, reject=True))
     else:
         raft.trace.info(
