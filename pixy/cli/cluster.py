@@ -143,10 +143,7 @@ def forget(connection: DaemonConnection, node: int, yes: bool) -> None:
     request = pixy_cluster_pb2.ForgetNodeRequest(cluster=connection.cluster, node_id=node)
     with connection.open_cluster() as stub:
         stub.ForgetNode(request, timeout=connection.timeout)
-    if connection.as_json:
-        print_json({"node": node})
-    else:
-        print_line(f"forgot node {node}")
+    connection.tell({"node": node}, f"forgot node {node}")
 
 
 def _wait_until_left(connection: DaemonConnection, node: int) -> None:
@@ -326,50 +323,13 @@ def _ids(node_ids: Any) -> str:
 
 
 def _json_of(found: "StatusResponse") -> dict[str, Any]:
-    return {
-        "cluster_id": found.cluster_id.hex(),
-        "node_id": found.node_id,
-        "nodes": [
-            {
-                "node_id": node.node_id,
-                "address": node.address,
-                "grpc_address": node.grpc_address,
-                "rack": node.rack,
-                "version": node.version,
-                "incarnation": node.incarnation,
-                "up": node.up,
-                "through": node.through or None,
-                "silent_ms": node.silent_ms if node.HasField("silent_ms") else None,
-                "clock_offset_ms": node.clock_offset_ms,
-                "problem": node.problem,
-                "troubles": list(node.troubles),
-                "removed": node.removed,
-                "reasons_to_stay": list(node.reasons_to_stay),
-                "unreplicated": node.unreplicated,
-                "disk_bytes": node.disk_bytes or None,
-                "disk_free_bytes": node.disk_free_bytes if node.disk_bytes else None,
-            }
-            for node in found.nodes
-        ],
-        "groups": [
-            {
-                "raft_group": group.raft_group,
-                "name": group.name,
-                "is_partition": group.is_partition,
-                "leader": group.leader,
-                "term": group.term,
-                "voters": list(group.voters),
-                "learners": list(group.learners),
-                "voters_outgoing": list(group.voters_outgoing),
-                "members": [
-                    {"node_id": each.node_id, "match": each.match, "behind": each.behind, "state": each.state}
-                    for each in group.members
-                ],
-                "damaged": [{"node_id": each.node_id, "reason": each.reason} for each in group.damaged],
-            }
-            for group in found.groups
-        ],
-        "under_replicated": list(found.under_replicated),
-        "not_ready": found.not_ready,
-        "problems": list(found.problems),
-    }
+    from pixy.plain_messages import plain
+
+    status = plain(found)
+    for node, shown in zip(found.nodes, status["nodes"], strict=True):
+        del shown["max_message_bytes"]
+        shown["through"] = node.through or None
+        shown["silent_ms"] = node.silent_ms if node.HasField("silent_ms") else None
+        shown["disk_bytes"] = node.disk_bytes or None
+        shown["disk_free_bytes"] = node.disk_free_bytes if node.disk_bytes else None
+    return status

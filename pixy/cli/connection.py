@@ -21,6 +21,7 @@ from click.core import ParameterSource
 
 from pixy.cli.addresses import DEFAULT_ADDRESS, grpc_targets
 from pixy.cli.contexts import CONTEXT_OPTIONS, context_values
+from pixy.cli.output import print_json, print_line
 from pixy.errors import PixyError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "client_command",
     "connection_options",
     "no_partition",
+    "no_reconnect_option",
     "status_name",
 ]
 
@@ -135,6 +137,13 @@ class DaemonConnection:
 
         with self._connect() as channel:
             yield ClusterStub(channel)
+
+    def tell(self, result: object, line: str) -> None:
+        """Print a result, as JSON or in words."""
+        if self.as_json:
+            print_json(result)
+        else:
+            print_line(line)
 
     def failure(self, error: "grpc.RpcError") -> CallFailed:
         """A gRPC error as one line, with a hint if the daemon could not be reached."""
@@ -316,6 +325,13 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
+
+
+no_reconnect_option = click.option(
+    "--no-reconnect",
+    is_flag=True,
+    help="End when the daemon restarts or the node is lost, instead of trying again.",
+)
 
 
 def client_command(function: Callable[..., None]) -> Callable[..., None]:

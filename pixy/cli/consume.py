@@ -2,7 +2,7 @@
 
 import click
 
-from pixy.cli.connection import DaemonConnection, client_command
+from pixy.cli.connection import DaemonConnection, client_command, no_reconnect_option
 from pixy.cli.group_consumer import (
     GroupConsumer,
     acknowledge,
@@ -12,7 +12,7 @@ from pixy.cli.group_consumer import (
     make_stubs,
 )
 from pixy.cli.message_output import MessageOutput, output_options, separator_of
-from pixy.cli.output import print_json, print_line, report_error
+from pixy.cli.output import report_error
 from pixy.cli.reconnection import ReconnectingStub
 
 __all__ = ["ack", "consume"]
@@ -45,11 +45,7 @@ _WAIT_SECONDS = 10.0
     help=f"How long to wait for each message. [default: {_WAIT_SECONDS:g}; with -n 0: no limit]",
 )
 @click.option("--create", is_flag=True, help="Create TOPIC if it does not exist, or is deleted meanwhile.")
-@click.option(
-    "--no-reconnect",
-    is_flag=True,
-    help="End when the daemon restarts or the node is lost, instead of trying again.",
-)
+@no_reconnect_option
 @click.option("--verbose", "-v", is_flag=True, help="Print partition, offset and key before each message.")
 @output_options
 @client_command
@@ -128,7 +124,7 @@ def ack(connection: DaemonConnection, topic: str, partition: int, offset: int, g
     """Acknowledge the message of TOPIC at PARTITION and OFFSET on behalf of a consumer group."""
     with connection.open() as stub:
         acknowledge(connection, stub, topic, group, (partition, offset), connection.timeout)
-    if connection.as_json:
-        print_json({"topic": topic, "group": group, "partition": partition, "offset": offset})
-    else:
-        print_line(f"acknowledged topic={topic} partition={partition} offset={offset} group={group}")
+    connection.tell(
+        {"topic": topic, "group": group, "partition": partition, "offset": offset},
+        f"acknowledged topic={topic} partition={partition} offset={offset} group={group}",
+    )

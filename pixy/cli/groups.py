@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import PartitionOffset
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
-__all__ = ["delete_offsets", "groups"]
+__all__ = ["delete_offsets", "group_names", "groups"]
 
 
 @click.group()
@@ -29,16 +29,21 @@ def list_(connection: DaemonConnection) -> None:
 
     With --json a list of names.
     """
-    from pixy.proto import pixy_topics_pb2
-
-    request = pixy_topics_pb2.ListGroupsRequest(cluster=connection.cluster)
-    with connection.open_topics() as stub:
-        names = sorted(stub.ListGroups(request, timeout=connection.timeout).groups)
+    names = group_names(connection)
     if connection.as_json:
         print_json(names)
         return
     for name in names:
         print_line(name)
+
+
+def group_names(connection: DaemonConnection) -> list[str]:
+    """Names of all consumer groups, sorted."""
+    from pixy.proto import pixy_topics_pb2
+
+    request = pixy_topics_pb2.ListGroupsRequest(cluster=connection.cluster)
+    with connection.open_topics() as stub:
+        return sorted(stub.ListGroups(request, timeout=connection.timeout).groups)
 
 
 @groups.command()
@@ -106,10 +111,8 @@ def delete_offsets(connection: DaemonConnection, group: str, topic: str, *, yes:
     request = pixy_topics_pb2.DeleteGroupRequest(cluster=connection.cluster, group=group, topic=topic)
     with connection.open_topics() as stub:
         stub.DeleteGroup(request, timeout=connection.timeout)
-    if connection.as_json:
-        print_json({"group": group, "topic": topic or None})
-    else:
-        print_line(f"deleted offsets of {group} in {topic}" if topic else f"deleted {group}")
+    done = f"deleted offsets of {group} in {topic}" if topic else f"deleted {group}"
+    connection.tell({"group": group, "topic": topic or None}, done)
 
 
 def _partitions_of(

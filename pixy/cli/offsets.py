@@ -260,10 +260,10 @@ def _set_positions(
     if any(each.offset > 0 for each in planned.values()):
         with suppress(grpc.RpcError):  # the offsets are set, and only a warning depends on it
             _warn(plan(topic, offsets_of(connection, stub, group, topic), planned))
-    if connection.as_json:
-        print_json([{"partition": number, "offset": offset} for number, offset in positions.items()])
-    else:
-        print_line(f"set {counted(len(planned), 'partition')} of {topic} for {group}")
+    connection.tell(
+        [{"partition": number, "offset": offset} for number, offset in positions.items()],
+        f"set {counted(len(planned), 'partition')} of {topic} for {group}",
+    )
 
 
 def _rule_of(connection: DaemonConnection, positions: Sequence[NewPosition]) -> Rule:

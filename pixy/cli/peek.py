@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pixy.cli.connection import CallFailed, DaemonConnection, client_command, no_partition
+from pixy.cli.connection import (
+    CallFailed,
+    DaemonConnection,
+    client_command,
+    no_partition,
+    no_reconnect_option,
+)
 from pixy.cli.message_output import MessageOutput, ShownMessage, output_options, separator_of
 from pixy.cli.output import readable_bytes
 from pixy.cli.reconnection import ReconnectingStub
@@ -45,11 +51,7 @@ _FOLLOW_MS = 300_000
     "--until", metavar="TIME|OFFSET", help="End before the first message at or after TIME, or before OFFSET."
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new messages, until Ctrl-C.")
-@click.option(
-    "--no-reconnect",
-    is_flag=True,
-    help="End when the daemon restarts or the node is lost, instead of trying again.",
-)
+@no_reconnect_option
 @output_options
 @client_command
 def peek(

@@ -6,11 +6,11 @@ from typing import IO
 
 import click
 
-from pixy.cli.connection import CallFailed, DaemonConnection, client_command
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command, no_reconnect_option
 from pixy.cli.line_writer import LineWriter, TargetTopic, Written
 from pixy.cli.message_input import Headers, InputForm, read_function, split_messages
 from pixy.cli.message_output import separator_of
-from pixy.cli.output import MessageProgress, print_json, print_line, report_error
+from pixy.cli.output import MessageProgress, report_error
 from pixy.cli.reconnection import ReconnectingStub
 
 __all__ = ["produce"]
@@ -69,11 +69,7 @@ class Header(click.ParamType[tuple[str, bytes]]):
     is_flag=True,
     help="Write messages without a key to all partitions in turn; order holds within each partition.",
 )
-@click.option(
-    "--no-reconnect",
-    is_flag=True,
-    help="End when the daemon restarts or the node is lost, instead of trying again.",
-)
+@no_reconnect_option
 @click.option(
     "--verbose", "-v", is_flag=True, help="Print partition and offset of each message of the input."
 )
@@ -157,10 +153,8 @@ def _encoded(key: str | None) -> bytes | None:
 
 
 def _print_written(connection: DaemonConnection, topic: str, partition: int, offset: int) -> None:
-    if connection.as_json:
-        print_json({"topic": topic, "partition": partition, "offset": offset})
-    else:
-        print_line(f"topic={topic} partition={partition} offset={offset}")
+    written = {"topic": topic, "partition": partition, "offset": offset}
+    connection.tell(written, f"topic={topic} partition={partition} offset={offset}")
 
 
 def _produce_input(

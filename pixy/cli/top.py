@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pixy.cli.connection import DaemonConnection, client_command, status_name
+from pixy.cli.connection import DaemonConnection, client_command, no_reconnect_option, status_name
 from pixy.cli.offset_changes import NOTHING_COMMITTED, offsets_of
 from pixy.cli.output import counted, print_json, print_line, print_table
 from pixy.cli.reconnection import ReconnectingStub
@@ -69,11 +69,7 @@ class _Sample:
 @click.option(
     "--count", "-n", type=click.IntRange(min=0), default=0, help="Number of looks; 0: until Ctrl-C."
 )
-@click.option(
-    "--no-reconnect",
-    is_flag=True,
-    help="End when the daemon restarts or the node is lost, instead of trying again.",
-)
+@no_reconnect_option
 @client_command
 def top(connection: DaemonConnection, interval: float, count: int, no_reconnect: bool) -> None:
     """Show messages a second, lag and disks of topics, consumer groups and nodes, until Ctrl-C.

@@ -9,6 +9,7 @@ import click
 
 from pixy.cli.confirmation import confirm
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command, status_name
+from pixy.cli.groups import group_names
 from pixy.cli.output import print_json, print_line, print_table
 from pixy.cli.purge import purge
 
@@ -216,10 +217,7 @@ def delete(connection: DaemonConnection, topic: str, yes: bool, force: bool) -> 
     request = pixy_topics_pb2.DeleteTopicRequest(cluster=connection.cluster, topic=topic, force=force)
     with connection.open_topics() as stub:
         stub.DeleteTopic(request, timeout=connection.timeout)
-    if connection.as_json:
-        print_json({"topic": topic})
-    else:
-        print_line(f"deleted {topic}")
+    connection.tell({"topic": topic}, f"deleted {topic}")
 
 
 @click.command()
@@ -240,7 +238,7 @@ def consumers(connection: DaemonConnection, topic: str | None, group: str) -> No
         by_topic = {
             name: _consumers_of_any(connection, stub, name) for name in sorted(_topic_names(connection, stub))
         }
-    known = {*_group_names(connection), *(name for found in by_topic.values() for name in found)}
+    known = {*group_names(connection), *(name for found in by_topic.values() for name in found)}
     groups = sorted(name for name in known if group in ("", name))
     if group and not groups:
         raise CallFailed(f"consumer group {group} consumes nothing")
@@ -262,14 +260,6 @@ def _topic_names(connection: DaemonConnection, stub: "KafkaPixyStub") -> list[st
 
     request = kafkapixy_pb2.ListTopicRq(cluster=connection.cluster)
     return list(stub.ListTopics(request, timeout=connection.timeout).topics)
-
-
-def _group_names(connection: DaemonConnection) -> list[str]:
-    from pixy.proto import pixy_topics_pb2
-
-    request = pixy_topics_pb2.ListGroupsRequest(cluster=connection.cluster)
-    with connection.open_topics() as stub:
-        return list(stub.ListGroups(request, timeout=connection.timeout).groups)
 
 
 def _consumers(

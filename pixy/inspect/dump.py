@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from pixy.cluster import FIRST_GROUPS_GROUP, METADATA_GROUP, SINKS_GROUP
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.multiraft import FIRST_PARTITION_GROUP, split_checkpoint
+from pixy.plain_messages import plain
 from pixy.proto.raft_pb2 import ConfChange, ConfChangeV2
 from pixy.proto.state_pb2 import (
     AppliedPositions,
@@ -60,7 +61,6 @@ from pixy.storage import (
 
 __all__ = ["DumpLine", "dump"]
 
-_MASKED = "********"
 _SUFFIXES = (".journal", ".checkpoint", ".log", ".batches", ".pieces")
 _IDENTITIES = ("identity", STAGE_FILE)
 _HEADER_BYTES = 64
@@ -135,16 +135,16 @@ def _dump_file(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
     elif path.suffix == ".pieces":
         yield from _dump_pieces(disk, path, records)
     elif path.name == STAGE_FILE:
-        yield DumpLine("stage", _plain(read_stage_record(disk, path)))
+        yield DumpLine("stage", plain(read_stage_record(disk, path)))
     else:
         yield from _dump_identity(disk, path)
 
 
 def _dump_identity(disk: Disk, path: Path) -> Iterator[DumpLine]:
     try:
-        yield DumpLine("identity", _plain(read_identity(disk, path)))
+        yield DumpLine("identity", plain(read_identity(disk, path)))
     except CorruptData:
-        yield DumpLine("partition_identity", _plain(read_partition_identity(disk, path)))
+        yield DumpLine("partition_identity", plain(read_partition_identity(disk, path)))
 
 
 # --- journal --------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
     match record.kind:
         case RecordKind.APPLIED_POSITIONS:
             for position in AppliedPositions.FromString(bytes(record.payload)).positions:
-                yield DumpLine("applied_position", _plain(position))
+                yield DumpLine("applied_position", plain(position))
         case RecordKind.HARD_STATE:
             yield DumpLine("hard_state", place | _plain_state(record))
         case RecordKind.LOG_RESET | RecordKind.RELOCATED_LOG_RESET:
@@ -199,7 +199,7 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
         case RecordKind.INCARNATION:
             yield DumpLine("incarnation", {"number": record.index})
         case RecordKind.PEER_STARTS:
-            yield DumpLine("peer_starts", _plain(NodeStarts.FromString(bytes(record.payload))))
+            yield DumpLine("peer_starts", plain(NodeStarts.FromString(bytes(record.payload))))
         case _:
             fields = _entry(record)
             yield DumpLine(record.kind.name.lower(), place | fields)
@@ -212,14 +212,14 @@ def _dump_entry_batches(record: JournalRecord, records: bool) -> Iterator[DumpLi
     position = 0
     for batch in batches_of(record):
         if record.entry_type is EntryType.RECORD_BATCHES:
-            yield DumpLine("batch", _batch(position, read_header(batch)))
+            yield from _dump_batch(position, batch, records)
             position += len(batch)
-        if records:
+        elif records:
             yield from _dump_records(batch)
 
 
 def _plain_state(record: JournalRecord) -> dict[str, Any]:
-    return _plain(HardState.FromString(bytes(record.payload)))
+    return plain(HardState.FromString(bytes(record.payload)))
 
 
 def _entry(record: JournalRecord) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def _entry(record: JournalRecord) -> dict[str, Any]:
         case EntryType.RECORD_BATCH | EntryType.RECORD_BATCHES:
             fields |= _batches(record)
         case EntryType.CONF_CHANGE | EntryType.CONF_CHANGE_V2 | EntryType.STAGED_PIECE:
-            fields[fields["type"]] = _plain(_MESSAGES[record.entry_type].FromString(bytes(payload)))
+            fields[fields["type"]] = plain(_MESSAGES[record.entry_type].FromString(bytes(payload)))
     return fields
 
 
@@ -264,12 +264,12 @@ def _batches(record: JournalRecord) -> Mapping[str, Any]:
 def _command(record: JournalRecord) -> Mapping[str, Any]:
     payload = bytes(record.payload)
     if record.raft_group == METADATA_GROUP:
-        return _plain(MetadataCommand.FromString(payload))
+        return plain(MetadataCommand.FromString(payload))
     if record.raft_group == SINKS_GROUP:
-        return _plain(SinksCommand.FromString(payload))
+        return plain(SinksCommand.FromString(payload))
     if FIRST_GROUPS_GROUP <= record.raft_group < FIRST_PARTITION_GROUP:
-        return _plain(GroupsCommand.FromString(payload))
-    return _plain(PartitionCommand.FromString(payload))
+        return plain(GroupsCommand.FromString(payload))
+    return plain(PartitionCommand.FromString(payload))
 
 
 # --- record batches -------------------------------------------------------------------------------
@@ -277,27 +277,31 @@ def _command(record: JournalRecord) -> Mapping[str, Any]:
 
 def _dump_segment(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
     expected: int | None = int(path.stem) if path.stem.isdecimal() else None
-    for position, header, batch, damage in scan_batches(disk, path):
-        if damage:
-            raise CorruptData(f"corrupt at byte {position}: {damage}")
+    for position, header, batch in _scan(disk, path):
         if expected is not None and header.base_offset != expected:
             raise CorruptData(
                 f"corrupt at byte {position}: a batch with base offset {header.base_offset}, expected {expected}"
             )
         expected = header.next_offset
-        yield DumpLine("batch", _batch(position, header))
-        if records:
-            yield from _dump_records(batch)
+        yield from _dump_batch(position, batch, records)
 
 
 def _dump_batches(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
     """A file of a stage: until its batches are published, they have any offsets."""
+    for position, _, batch in _scan(disk, path):
+        yield from _dump_batch(position, batch, records)
+
+
+def _scan(disk: Disk, path: Path) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """The record batches of a file, with their places.
+
+    Raises:
+        CorruptData: one is damaged.
+    """
     for position, header, batch, damage in scan_batches(disk, path):
         if damage:
             raise CorruptData(f"corrupt at byte {position}: {damage}")
-        yield DumpLine("batch", _batch(position, header))
-        if records:
-            yield from _dump_records(batch)
+        yield position, header, batch
 
 
 def _dump_pieces(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
@@ -338,14 +342,13 @@ def _dump_unit(file: File, unit: FoundUnit, records: bool) -> Iterator[DumpLine]
         while at < len(batches):
             size = batch_bytes(batches, at)
             batch = batches[at : at + size]
-            yield DumpLine("batch", _batch(place.begin + at, read_header(batch)))
-            if records:
-                yield from _dump_records(batch)
+            yield from _dump_batch(place.begin + at, batch, records)
             at += size
 
 
-def _batch(position: int, header: BatchHeader) -> Mapping[str, Any]:
-    return {
+def _dump_batch(position: int, batch: bytes | memoryview, records: bool) -> Iterator[DumpLine]:
+    header = read_header(batch)
+    fields = {
         "byte": position,
         "base_offset": header.base_offset,
         "last_offset": header.next_offset - 1,
@@ -355,7 +358,10 @@ def _batch(position: int, header: BatchHeader) -> Mapping[str, Any]:
         "base_timestamp": header.base_timestamp,
         "max_timestamp": header.max_timestamp,
         "epoch": header.leader_epoch,
-    } | ({"control": True} if header.is_control else {})
+    }
+    yield DumpLine("batch", fields | ({"control": True} if header.is_control else {}))
+    if records:
+        yield from _dump_records(batch)
 
 
 def _dump_records(batch: bytes | memoryview) -> Iterator[DumpLine]:
@@ -381,59 +387,29 @@ def _dump_records(batch: bytes | memoryview) -> Iterator[DumpLine]:
 
 
 def _dump_checkpoint(disk: Disk, path: Path) -> Iterator[DumpLine]:
-    for position, header, _, damage in scan_batches(disk, path):
-        if damage:
-            raise CorruptData(f"corrupt at byte {position}: {damage}")
-        yield DumpLine("batch", _batch(position, header))
+    for position, _, batch in _scan(disk, path):
+        yield from _dump_batch(position, batch, records=False)
     group_state, records = split_checkpoint(read_checkpoint(disk, path))
     if group_state.HasField("configuration"):
-        yield DumpLine("group_state", _plain(group_state))
+        yield DumpLine("group_state", plain(group_state))
     for key, value in records:
         if path.parent.name == "sinks":
             yield _dump_sink(key, value)
         elif path.parent.name != "metadata" and key.startswith(_GROUP_KEY):
-            yield DumpLine("group", _plain(GroupRecord.FromString(value)))
+            yield DumpLine("group", plain(GroupRecord.FromString(value)))
         elif path.parent.name != "metadata":
-            yield DumpLine("offset", _plain(OffsetRecord.FromString(value)))
+            yield DumpLine("offset", plain(OffsetRecord.FromString(value)))
         elif key == b"cluster":
-            yield DumpLine("cluster", _plain(ClusterRecord.FromString(value)))
+            yield DumpLine("cluster", plain(ClusterRecord.FromString(value)))
         elif key.startswith(_NODE_KEY):
-            yield DumpLine("node", _plain(NodeRecord.FromString(value)))
+            yield DumpLine("node", plain(NodeRecord.FromString(value)))
         else:
-            yield DumpLine("topic", _plain(TopicRecord.FromString(value)))
+            yield DumpLine("topic", plain(TopicRecord.FromString(value)))
 
 
 def _dump_sink(key: bytes, value: bytes) -> DumpLine:
     if key.startswith(b"sink\0"):
-        return DumpLine("sink", _plain(SinkRecord.FromString(value)))
+        return DumpLine("sink", plain(SinkRecord.FromString(value)))
     if key.startswith(b"publication\0"):
-        return DumpLine("publication", _plain(PublicationRecord.FromString(value)))
-    return DumpLine("sinks", _plain(SinksRecord.FromString(value)))
-
-
-# --- messages -------------------------------------------------------------------------------------
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    """A message as a mapping, with fields at their defaults, without absent messages.
-
-    Bytes are ids and become hexadecimal. Secrets are masked: nodes prove with them who they are.
-    """
-    fields: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if not isinstance(value, Message) or message.HasField(field.name):
-            fields[field.name] = _MASKED if value and field.name == "secret" else _plain_value(value)
-    return fields
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, Message):
-        return _plain(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, (str, int, float, bool)):
-        return value
-    if isinstance(value, Mapping):
-        return dict(value)
-    return [_plain_value(each) for each in value]
+        return DumpLine("publication", plain(PublicationRecord.FromString(value)))
+    return DumpLine("sinks", plain(SinksRecord.FromString(value)))

@@ -390,6 +390,6 @@ def test_a_reader_that_closes_the_pipe_ends_produce_quietly(
     def closed(_: str) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(sys.modules["pixy.cli.produce"], "print_line", closed)
+    monkeypatch.setattr(sys.modules["pixy.cli.connection"], "print_line", closed)
     result = run("produce", "foo", "-v", stdin="x\n" * 2000)
     assert (result.exit_code, result.stderr) == (1, "")
