@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pixy.aio.tasks import Tasks
 from pixy.clock import Clock
+from pixy.serving.client_ends import ClientEnds
 from pixy.serving.counters import Totals
 from pixy.serving.fair_scheduler import FairScheduler
 from pixy.serving.limit_log import LimitLog
@@ -21,6 +22,8 @@ __all__ = ["Environment", "Flushable", "ServerOptions"]
 _MIB = 1 << 20
 _READ_BYTES = 32 * 1024
 _DATA_READ_BYTES = 64 * 1024
+_WRITES_PER_QUESTION = 64
+"""Connections that write between two questions for clients that have left: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Environment:
         tasks: of handlers, and of the server itself. An exception that ends one is noted.
         limits: log of the limits that clients reach.
         open_calls: of all connections.
+        client_ends: of their clients.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Environment:
         self.scheduler = FairScheduler(clock.monotonic)
         self.limits = LimitLog()
         self.open_calls = OpenCalls(options.calls_max, options.client_share_percent)
+        self.client_ends = ClientEnds()
         self.memory = Memory(options.buffer_bytes, self.limits)
         self.tasks = Tasks(self.note)
         # Every connection reads into this buffer, one at a time: into its first part, which bounds
@@ -118,7 +123,9 @@ class Environment:
     def _flush(self) -> None:
         connections, self._unflushed = self._unflushed, []
         begun = self.monotonic()
-        for connection in connections:
+        for at, connection in enumerate(connections):
+            if not at % _WRITES_PER_QUESTION:
+                self.client_ends.expire()
             connection.flush()
             ended = self.monotonic()
             connection.charge(ended - begun)

@@ -175,7 +175,7 @@ class Link(asyncio.BufferedProtocol):
         self.protocol: ConnectionProtocol = NO_PROTOCOL
         self.core: ConnectionCore = NO_PROTOCOL.core
         self.receipts = Receipts(environment.note)
-        self.transport = Transport(secure=secure)
+        self.transport = Transport(environment.client_ends, secure=secure)
         self._accepted_at = environment.monotonic()
         self.workload = Workload(self, environment, self._accepted_at)
         self.touched = False
@@ -350,6 +350,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase is _Phase.RETIRED:
             return
         self._become(_Phase.CLOSED)
+        self.transport.lost()
         self.workload.forget_input()
         self._wake_send_waiters()
         self.note_held()
@@ -441,7 +442,7 @@ class Link(asyncio.BufferedProtocol):
             self.transport.abort()
         else:
             self.protocol.tick(now)
-            self.flush()
+            self.touch()
         self.note_held()
 
     @_contained
@@ -450,7 +451,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase in _LIVE:
             self._end_at = self.environment.monotonic() + self.environment.options.linger_s
             self.protocol.terminate(End.GRACE_OVER)
-            self.flush()
+            self.touch()
 
     @_contained
     def evict(self) -> None:
@@ -459,7 +460,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase in _LIVE:
             self.environment.counters.faulty += 1
             self.protocol.terminate(End.EVICTED)
-            self.flush()
+            self.touch()
         if not self.transport.writable:
             # The transport would hold it for as long as the client does not read.
             self.abort()

@@ -7,13 +7,12 @@ leaves the socket open for reading.
 
 import asyncio
 import contextlib
-import select
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from pixy.aio.socket_writes import write_of
 from pixy.client_address import UNIX_CLIENT
+from pixy.serving.client_ends import ClientEnds
 
 __all__ = ["Transport", "peer_name"]
 
@@ -22,33 +21,37 @@ class Transport:
     """A transport, from the time that it is made.
 
     Args:
+        client_ends: of the server's clients.
         secure: TLS.
 
     Attributes:
         peer: the client's address.
         writable: the transport wants more to write.
         eof: the client has closed its side. The transport closes, and takes no more.
+        client_left: the client has closed its side, as the system has told before the transport.
         write: writes; may set `writable` to False. Returns True if the system has taken all of it.
     """
 
     __slots__ = (
-        "_poll",
+        "_client_ends",
+        "_descriptor",
         "_secure",
-        "_socket",
         "_transport",
+        "client_left",
         "eof",
         "peer",
         "writable",
         "write",
     )
 
-    def __init__(self, *, secure: bool) -> None:
+    def __init__(self, client_ends: ClientEnds, *, secure: bool) -> None:
+        self._client_ends = client_ends
         self._secure = secure
         self._transport: Any = None
-        self._socket: Any = None
         self.write: Callable[[bytes], bool | None]
-        # Asks whether the socket's other side has closed; None until that is first of interest.
-        self._poll: Callable[[int], list[tuple[int, int]]] | None = None
+        # Watched by `client_ends`; -1 until the client's end is first of interest.
+        self._descriptor = -1
+        self.client_left = False
         self.peer = ""
         self.writable = True
         self.eof = False
@@ -57,7 +60,6 @@ class Transport:
         """Take the transport."""
         self._transport = transport
         self.write = write_of(self._transport)
-        self._socket = transport.get_extra_info("socket")
         self.peer = peer_name(transport.get_extra_info("peername"))
 
     @property
@@ -89,24 +91,25 @@ class Transport:
         """True before a write unless the client has closed.
 
         To be asked before: a client may read its answer and close before this process goes on.
-
-        A transport that has not read the client's end yet, or has paused reading, does not know of
-        it, nor does one of TLS whose client has closed without a word of TLS: so the socket is
-        asked. No protocol here has use for a client that only reads.
         """
         if self.eof or self._transport.is_closing():
             return False
-        if self._socket is None or sys.platform != "linux":
-            return True
-        descriptor = self._socket.fileno()
-        if descriptor < 0:
-            return False
-        if self._poll is None:
-            # uvloop's socket makes one of Python's for each question, which takes far longer.
-            poll = select.poll()
-            poll.register(descriptor, select.POLLRDHUP)
-            self._poll = poll.poll
-        return not self._poll(0)
+        if self._descriptor < 0:
+            self._watch()
+        if not self._client_ends.asked:
+            self._client_ends.ask()
+        return not self.client_left
+
+    def _watch(self) -> None:
+        socket = self._transport.get_extra_info("socket")
+        if socket is not None:
+            self._descriptor = socket.fileno()
+            self._client_ends.watch(self._descriptor, self)
+
+    def lost(self) -> None:
+        """The transport is gone."""
+        if self._descriptor >= 0:
+            self._client_ends.forget(self._descriptor, self)
 
     def set_reading(self, on: bool) -> None:
         """Resume or pause reading; the same twice does no harm."""

@@ -1,6 +1,7 @@
 """Receipts, transports and connections for tests of several parts of the gRPC server."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +43,13 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.said: list[str] = []
         self.written = bytearray()
+        # Its socket, if it has one.
+        self.below: socket.socket | None = None
         # Called after each write, as a full transport does.
         self.full: Callable[[], None] = lambda: None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.below if name == "socket" else default
 
     def pause_reading(self) -> None:
         self.said.append("pause")

@@ -119,6 +119,7 @@ async def test_a_connection_that_does_not_say_enough_in_time_is_the_first_protoc
         link.tick(clock.monotonic() + 9)
         assert not transport.written
         link.tick(clock.monotonic() + 11)
+        link.flush()
         assert b"timeout" in transport.written or b"preface" in transport.written
         link.connection_lost(None)
         assert echo.server.connections == 0

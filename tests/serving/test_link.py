@@ -371,7 +371,7 @@ async def test_a_client_that_closes_has_got_what_was_written_before(closes: str)
     server, client = socket.socketpair()
     async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
-        connection.link.transport._socket = server
+        transport.below = server
         (call,) = held_calls(echo, connection, 1)
         if closes == "before the write":
             client.close()

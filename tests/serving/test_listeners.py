@@ -383,7 +383,7 @@ def end_without_tls(writer: asyncio.StreamWriter) -> None:
 async def answer_until_the_system_takes_no_more(echo: EchoServer, calls: Iterator[UnaryCall]) -> None:
     """Leave a few unread bytes in the transport, which still takes more."""
     (connection,) = echo.connections
-    fd = connection.link.transport._socket.fileno()
+    fd = connection.link.transport._transport.get_extra_info("socket").fileno()
     before, unsent = -1, 0
     while not 0 < before == unsent:
         next(calls).answer(BytesValue(value=bytes(10_000)))

@@ -1,28 +1,16 @@
 """Reports of a transport about its socket."""
 
-import os
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
+from pixy.serving.client_ends import ClientEnds
 from pixy.serving.transport import Transport
 from tests.serving.support import FakeTransport
 
 # The server's and the client's end of a connection.
 Pair = tuple[socket.socket, socket.socket]
-
-
-class _SocketTransport(FakeTransport):
-    """A transport of a socket."""
-
-    def __init__(self, below: socket.socket) -> None:
-        super().__init__()
-        self._below = below
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._below if name == "socket" else default
 
 
 def _tcp_pair() -> Pair:
@@ -40,42 +28,49 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         end.close()
 
 
-def _made(below: socket.socket) -> Transport:
-    transport = Transport(secure=False)
-    transport.made(_SocketTransport(below))
+def _made(below: socket.socket, client_ends: ClientEnds) -> Transport:
+    transport = Transport(client_ends, secure=False)
+    fake = FakeTransport()
+    fake.below = below
+    transport.made(fake)
     return transport
 
 
 def test_a_client_is_there_until_it_closes(pair: Pair) -> None:
     server, client = pair
-    transport = _made(server)
+    client_ends = ClientEnds()
+    transport = _made(server, client_ends)
     assert transport.has_client()
     client.send(b"unread")
+    client_ends.expire()
     assert transport.has_client()
     client.close()
+    client_ends.expire()
     assert not transport.has_client()
+    client_ends.expire()
     assert not transport.has_client()
 
 
-def test_a_client_is_gone_once_it_has_ended_its_output(
-    pair: Pair,
-) -> None:
+def test_a_client_is_gone_once_it_has_ended_its_output(pair: Pair) -> None:
     server, client = pair
-    transport = _made(server)
+    transport = _made(server, ClientEnds())
     client.shutdown(socket.SHUT_WR)
     assert not transport.has_client()
 
 
-def test_a_closed_socket_has_no_client_even_if_another_one_has_its_descriptor(
-    pair: Pair,
-) -> None:
+def test_a_client_that_is_asked_for_first_is_told_at_once(pair: Pair) -> None:
     server, client = pair
-    transport = _made(server)
+    other, other_client = socket.socketpair()
+    with other, other_client:
+        client_ends = ClientEnds()
+        assert _made(other, client_ends).has_client()
+        client.close()
+        assert not _made(server, client_ends).has_client()
+
+
+def test_a_transport_without_a_socket_has_a_client_until_it_closes() -> None:
+    transport = Transport(ClientEnds(), secure=False)
+    transport.made(FakeTransport())
     assert transport.has_client()
-    descriptor = server.fileno()
-    server.close()
-    os.dup2(client.fileno(), descriptor)
-    try:
-        assert not transport.has_client()
-    finally:
-        os.close(descriptor)
+    transport.eof = True
+    assert not transport.has_client()
