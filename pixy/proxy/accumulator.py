@@ -23,7 +23,7 @@ Asynchronous records survive an outage of the backend. They are written within
 from the flush that sends them first; this is longer than the limit of synchronous records, because
 nobody waits:
 
-    all records of a flush are asynchronous   the backend has that time: it knows what it has sent,
+    all records of a batch are asynchronous   the backend has that time: it knows what it has sent,
                                               and repeats nothing that was written
     some are                                  it has the limit of the synchronous ones, from the
                                               arrival of the first of them; they get its error, the
