@@ -9,7 +9,7 @@ fails its pending requests.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import isawaitable
 from io import BytesIO
@@ -45,7 +45,7 @@ class Brokers:
 
     Attributes:
         topics: leader of each partition by topic; -1: none.
-        lacking: topics that a broker does not know of, by its node id.
+        behind: the topics as brokers know them that lag behind, by node id.
         before_dial: awaited with the node id before a connection is made; may be replaced by a
             test.
         requests: API key and fields of each request, in order.
@@ -53,7 +53,7 @@ class Brokers:
 
     def __init__(self, topics: dict[str, list[int]], nodes: int = 1) -> None:
         self.topics = topics
-        self.lacking: dict[int, set[str]] = {}
+        self.behind: dict[int, dict[str, list[int]]] = {}
         self.nodes = range(nodes)
         self.requests: list[tuple[int, Any]] = []
         self.connections: list[_Connection] = []
@@ -91,7 +91,7 @@ class Brokers:
         self.requests.append((struct.api.key, struct.fields))
         handler = self._handlers.get(struct.api.key)
         if handler is None and struct.api.key == METADATA:
-            handler = partial(self._metadata, self.lacking.get(node_id, set()))
+            handler = partial(self._metadata, self.behind.get(node_id))
         if handler is None:
             await asyncio.Event().wait()
         assert handler is not None
@@ -101,17 +101,17 @@ class Brokers:
         # Encode and decode it, as on the wire.
         return struct.api.decode(BytesIO(struct.api.encode_response(fields)))
 
-    def _metadata(self, lacking: Collection[str], request: Any) -> tuple[Any, ...]:
-        known = {name: leaders for name, leaders in self.topics.items() if name not in lacking}
+    def _metadata(self, behind: dict[str, list[int]] | None, request: Any) -> tuple[Any, ...]:
+        known, epoch = (self.topics, 1) if behind is None else (behind, 0)
         named = known if request.topics is None else [name for _, name, *_ in request.topics]
         brokers: list[Any] = [(node, f"broker-{node}", 9092, None, {}) for node in self.nodes]
-        return 0, brokers, "scripted", 0, [self._describe(name, known.get(name)) for name in named], {}
+        return 0, brokers, "scripted", 0, [self._describe(name, known.get(name), epoch) for name in named], {}
 
-    def _describe(self, name: str, leaders: Iterable[int] | None) -> tuple[Any, ...]:
+    def _describe(self, name: str, leaders: Iterable[int] | None, epoch: int) -> tuple[Any, ...]:
         if leaders is None:
             return 3, name, bytes(16), False, [], 0, {}
         partitions: list[Any] = [
-            (0 if leader >= 0 else 5, number, leader, 0, list(self.nodes), [], [], {})
+            (0 if leader >= 0 else 5, number, leader, epoch, list(self.nodes), [], [], {})
             for number, leader in enumerate(leaders)
         ]
         return 0, name, name.encode().ljust(16, b"\0"), False, partitions, 0, {}

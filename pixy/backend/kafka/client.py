@@ -11,17 +11,20 @@ hangs blocks the others, its metadata requests create topics, and it has no topi
 
 Metadata is refreshed every `metadata_max_age_s`, and when a caller finds it stale
 (`request_refresh`): at once the first time, then in intervals that grow to `retry_backoff_s` while
-the responses bring nothing new. A broker that does not answer is passed over, after a timeout that
-grows while no broker answers. Meanwhile `fault` says why, and requests raise `BrokerFault` at once
-instead of waiting for another attempt to fail. If a known topic is missing, all brokers are asked
-for it, until they agree (`metadata`).
+the responses bring nothing new. Brokers take turns, as one that is cut off from the controllers
+answers with what it knew before: whenever a response brings nothing new, another broker is
+connected to. A broker that does not answer is passed over, after a timeout that grows while no
+broker answers. Meanwhile `fault` says why, and requests raise `BrokerFault` at once instead of
+waiting for another attempt to fail. If a known topic is missing, all brokers are asked for it,
+until they agree (`metadata`).
 """
 
 import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from math import inf
 from typing import Any
 
 import structlog
@@ -56,7 +59,7 @@ _NO_TOPIC_ID = bytes(16)
 _SEED = -1
 _ATTEMPT_S = 3.0
 _OPINION_S = 1.0
-"""Time limit of a broker that is asked for topics which others lack."""
+"""Time limit of a broker that is asked because another may lag behind."""
 _BACKOFF_MIN_S = 0.05
 _IDLE_MS = 540_000
 _PATIENCE_S = 5.0
@@ -81,6 +84,13 @@ class _Link:
         self.backoff = backoff
         # No attempt before this time.
         self.not_before = 0.0
+        # Time of the last Metadata request.
+        self.asked_at = -inf
+
+    @property
+    def is_open(self) -> bool:
+        """True if the connection can be used."""
+        return self.connection is not None and self.connection.connected()
 
 
 class _Refresh:
@@ -212,7 +222,7 @@ class KafkaClient:
             BrokerFault: no connection could be opened in time; nothing was sent.
         """
         link = self._links.get((node_id, purpose))
-        if link is not None and link.connection is not None and link.connection.connected():
+        if link is not None and link.is_open:
             return
         try:
             async with asyncio.timeout(timeout_s) as limit:
@@ -364,16 +374,19 @@ class KafkaClient:
     async def _keep_fresh(self) -> None:
         longest_s = self._options.retry_backoff_s
         backoff = Backoff(_BACKOFF_MIN_S, longest_s)
+        brought_nothing = False
         while True:
             before, since = self._changes, self._loop.time()
             try:
                 async with asyncio.timeout(self._options.metadata_max_age_s):
                     await self._wake.wait()
-                topics, self._stale = self._stale, set()
             except TimeoutError:
-                topics = None
-            self._wake.clear()
+                self._stale, brought_nothing = None, True
             rested = self._loop.time() - since >= longest_s
+            if brought_nothing:
+                await self._connect_another()
+            topics, self._stale = self._stale, set()
+            self._wake.clear()
             try:
                 await self.refresh(topics)
             except Exception as fault:
@@ -381,14 +394,26 @@ class KafkaClient:
                     self._on_fault(fault)
                 self._stale = None
                 self._wake.set()
-            if rested or self._changes > before:
+            brought_nothing = self._changes == before
+            if rested or not brought_nothing:
                 backoff.reset()
             await asyncio.sleep(backoff.grow())  # callers that find the metadata stale share the next answer
+
+    async def _connect_another(self) -> None:
+        """Connect for metadata to one more broker, which is asked next."""
+        links = [self._link(node_id, _METADATA) for node_id in self.metadata.brokers]
+        if left := [link for link in links if not link.is_open]:
+            node_id, _ = random.choice(left).key
+            assert isinstance(node_id, int)
+            with suppress(TimeoutError, Unavailable):
+                async with asyncio.timeout(_OPINION_S) as limit:
+                    await self._connection(node_id, _METADATA, None, limit)
 
     async def _ask_anybody(self, request: Any) -> Any:
         """The response of the first broker that answers, known brokers before seeds."""
         failures = []
         for host, port, link in self._candidates():
+            link.asked_at = self._loop.time()
             try:
                 async with asyncio.timeout(self._attempt_s) as limit:
                     connection = await self._connect(host, port, link, limit)
@@ -417,11 +442,11 @@ class KafkaClient:
                 listener()
 
     def _candidates(self) -> list[tuple[str, int, _Link]]:
-        """Brokers with a connection first, then the others, then the seeds."""
+        """Brokers with a connection in turns, then the others, then the seeds."""
         known = list(self.metadata.brokers.values())
         random.shuffle(known)
         found = [(each.host, each.port, self._link(each.node_id, _METADATA)) for each in known]
-        found.sort(key=lambda each: each[2].connection is None)
+        found.sort(key=lambda each: (not each[2].is_open, each[2].asked_at))
         seeds = [(host, port) for host, port, _ in collect_hosts(list(self._options.seed_peers))]
         addresses = {(host, port) for host, port, _ in found}
         return found + [
@@ -448,7 +473,7 @@ class KafkaClient:
         if self._stopped:
             raise ShuttingDown
         link = self._links.get((node_id, purpose))
-        if link is not None and link.connection is not None and link.connection.connected():
+        if link is not None and link.is_open:
             return link.connection
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
@@ -476,7 +501,7 @@ class KafkaClient:
         async with link.connecting:
             if self._stopped:
                 raise ShuttingDown
-            if link.connection is not None and link.connection.connected():
+            if link.is_open:
                 return link.connection
             if self._loop.time() < link.not_before:
                 raise BrokerFault(link.failure, sent=False)

@@ -6,6 +6,8 @@ than the metadata:
     known topic that is missing, or     it stays as it is, and is doubted until the brokers have
     has another id                      been asked for it (`settle`)
     known topic with fewer partitions   ignored: Kafka removes none
+    partition with an earlier leader    ignored: the broker has not heard of the election since
+    epoch
     topic deleted by this process       its id is never reused: responses that still have it are
                                         ignored
     unknown topic                       the response counts, whichever broker sent it
@@ -70,6 +72,8 @@ class Metadata:
         self.topics: dict[str, TopicDescription] = {}
         self.names: dict[bytes, str] = {}
         self.doubted: dict[str, float] = {}
+        # Leader epochs of the partitions of topics, by topic id.
+        self._epochs: dict[bytes, list[int]] = {}
         # Ids of topics that this process deleted, oldest first.
         self._deleted: dict[bytes, None] = {}
 
@@ -167,15 +171,22 @@ class Metadata:
                 del self._deleted[next(iter(self._deleted))]
 
     def _describe(self, name: str, topic_id: bytes, partitions: Any) -> bool:
-        described = tuple(
-            PartitionDescription(number, leader, tuple(replicas), tuple(isr))
-            for _, number, leader, _, replicas, isr, *_ in sorted(partitions, key=itemgetter(1))
-        )
         before = self.topics.get(name)
-        if before is not None and len(before.partitions) > len(described):
+        known = () if before is None else before.partitions
+        if len(known) > len(partitions):
             return False
+        epochs = self._epochs.setdefault(topic_id, [])
+        described = []
+        for _, number, leader, epoch, replicas, isr, *_ in sorted(partitions, key=itemgetter(1)):
+            if number >= len(known):
+                epochs.append(epoch)
+            elif epoch < epochs[number]:
+                described.append(known[number])
+                continue
+            epochs[number] = epoch
+            described.append(PartitionDescription(number, leader, tuple(replicas), tuple(isr)))
         config: Mapping[str, str] = {} if before is None else before.config
-        return self._put(name, topic_id, described, config) is not before
+        return self._put(name, topic_id, tuple(described), config) is not before
 
     def _put(
         self,
@@ -197,7 +208,7 @@ class Metadata:
         known = self.topics.pop(name, None)
         self.doubted.pop(name, None)
         if known is not None:
-            del self.names[known.topic_id]
+            del self.names[known.topic_id], self._epochs[known.topic_id]
         return known
 
 

@@ -64,7 +64,6 @@ from pixy.backend.kafka.errors import (
     code_name,
     error_for_code,
     is_retriable,
-    is_stale,
 )
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, ProducerId
@@ -394,9 +393,8 @@ class Producer:
             pending.maybe_written = False
             self._failed(queue, reason, maybe_written=False)
         elif code == CORRUPT_MESSAGE or (is_retriable(code) and code not in _OUT_OF_STEP):
-            # What is corrupt was so on its way.
-            if is_stale(code):
-                self._client.request_refresh([queue.partition.topic])
+            # What is corrupt was so on its way; a leader that cannot replicate was perhaps deposed.
+            self._client.request_refresh([queue.partition.topic])
             self._failed(queue, reason, maybe_written=code in _MAYBE_WRITTEN)
         elif self._is_gone(queue):
             self._give_up(queue)

@@ -27,7 +27,7 @@ async def _lag(directory: Path) -> None:
         clients.send(b"async", sync=False)
         await asyncio.sleep(1)
         for node_id in range(3):
-            log.lacking = {node_id: {"t"}}
+            log.behind = {node_id: {}}
             for _ in range(20):
                 await _client(clients).refresh(["t"])
         log.judge = lambda _: (0, {})

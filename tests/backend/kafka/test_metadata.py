@@ -18,11 +18,17 @@ def answer(*topics: Any, brokers: int = 3) -> Any:
 
 
 def topic(
-    name: str, topic_id: bytes = A, leaders: tuple[int, ...] = (1,), *, error: int = 0, internal: bool = False
+    name: str,
+    topic_id: bytes = A,
+    leaders: tuple[int, ...] = (1,),
+    *,
+    epoch: int = 5,
+    error: int = 0,
+    internal: bool = False,
 ) -> Any:
     """A topic whose partitions have these leaders, listed in any order."""
     partitions: list[Any] = [
-        (0, number, leader, 5, [1, 2], [1], [], {}) for number, leader in enumerate(leaders)
+        (0, number, leader, epoch, [1, 2], [1], [], {}) for number, leader in enumerate(leaders)
     ]
     return (error, name, topic_id, internal, partitions[::-1], 0, {})
 
@@ -142,6 +148,18 @@ def test_fewer_partitions_are_those_of_a_broker_that_lags() -> None:
     assert metadata.apply(answer(topic("orders", leaders=(2,))), None, 0.0) == set()
     assert metadata.topics["orders"] is before
     assert metadata.doubted == {}
+
+
+def test_a_leader_of_an_earlier_epoch_was_deposed() -> None:
+    metadata = known(topic("orders", leaders=(1, 1), epoch=5))
+    metadata.apply(answer(topic("orders", leaders=(2, 2), epoch=6)), None, 0.0)
+    assert metadata.apply(answer(topic("orders", leaders=(1, 1), epoch=5)), None, 0.0) == set()
+    assert metadata.leader("orders", 1) == 2
+    grown = answer(topic("orders", leaders=(1, 1, 3), epoch=5))
+    assert metadata.apply(grown, None, 0.0) == {"orders"}
+    assert [metadata.leader("orders", number) for number in range(3)] == [2, 2, 3]
+    assert metadata.apply(answer(topic("orders", leaders=(-1, 1, 1), epoch=6)), None, 0.0) == {"orders"}
+    assert [metadata.leader("orders", number) for number in range(3)] == [-1, 1, 1]
 
 
 def test_a_topic_during_leader_election_is_unchanged() -> None:
