@@ -352,12 +352,16 @@ class Http1Connection:
         if self._body is not None:
             return self._take_body(now)
         source, at = self._input, self._at
-        end = source.find(_END, at)
-        if end < 0 or end + 4 - at > self._options.head_bytes or source.startswith(_CRLF, at):
+        end = source.find(_END, at) + 4
+        if end < 4:
             return self._odd_head(now)
-        section = source[at : end + 4]
-        head = self._heads.get(section) or self._heads.add(section)
-        self._at = at = end + 4
+        section = source[at:end]
+        head = self._heads.get(section)
+        if head is None:
+            if end - at > self._options.head_bytes or section.startswith(_CRLF):
+                return self._odd_head(now)
+            head = self._heads.add(section)
+        self._at = at = end
         size = head.content_length
         if not size and not head.chunked:
             return head, b""

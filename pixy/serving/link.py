@@ -275,7 +275,7 @@ class Link(asyncio.BufferedProtocol):
 
     def charge(self, seconds: float) -> None:
         """See `Flushable`."""
-        if self._phase is not _Phase.RETIRED:
+        if not self._over:
             self.workload.charge(seconds)
 
     def broken(self, bug: Exception) -> None:

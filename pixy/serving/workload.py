@@ -198,8 +198,9 @@ class Workload:
 
     def charge(self, seconds: float) -> None:
         """Charge work that was done elsewhere."""
-        self._credit_s = max(self._credit_s - seconds, -CREDIT_S)
-        if self._credit_s <= 0:
+        credit_s = self._credit_s - seconds
+        self._credit_s = credit_s if credit_s > -CREDIT_S else -CREDIT_S
+        if credit_s <= 0:
             self._scheduler.charge(seconds)
 
     # --- for the scheduler ------------------------------------------------------------------------
