@@ -35,9 +35,10 @@ stays behind it. Of these later records the synchronous ones are answered at the
 are callers that queue for room meanwhile. If the outcome of a mixed batch, or of a part of one, is
 unknown at that limit, its asynchronous records may be written twice: better than not at all.
 
-A flush is one batch. What does not fit into it is flushed when it is answered, and so are records
-that have come later behind a batch which was in flight for long: each batch has its own time, and
-none is written before the one ahead of it has failed for good.
+A flush with asynchronous records is one batch. What does not fit into it is flushed when it is
+answered, and so are records that have come later behind a batch which was in flight for long: each
+batch has its own time, and none is written before the one ahead of it has failed for good. Batches
+of synchronous records alone are sent at once: none of them is sent again.
 
 A batch that the backend refuses because of some of its records is divided (`divided_batches`), so
 that only these fail. Records that are too large for a topic whose limit is known are refused before
@@ -424,17 +425,26 @@ class Accumulators:
             self._loop.call_soon(self._flush_dirty)
 
     def _flush(self, accumulator: PartitionAccumulator) -> None:
-        """Send accumulated records as one batch, and refuse those that are too large for the topic.
+        """Send accumulated records: as one batch, and the others when it is answered.
 
-        The others are sent when it is answered: those behind `flush_bytes`, and those that have
-        come later and have more time.
+        If all are synchronous, many batches are sent at a time.
         """
         if accumulator.silent is None:
             self._silent.watch(accumulator)
-        now, since = self._monotonic(), accumulator.since
+        now = self._monotonic()
         self._late.watch(accumulator, now)
         accumulator.dirty = False
-        count = len(accumulator.records)
+        self._send(accumulator, now)
+        sent = 1
+        while accumulator.due and not accumulator.asynchronous and sent < _BATCHES_PER_ITERATION:
+            self._send(accumulator, now)
+            sent += 1
+
+    def _send(self, accumulator: PartitionAccumulator, now: float) -> None:
+        """Send the first accumulated records as a batch, as many as fit into it and have one age.
+        Those that are too large for the topic are refused.
+        """
+        since, count = accumulator.since, len(accumulator.records)
         if accumulator.marks and since is not None and now - since > self._late.pause_s:
             count = first_run(accumulator.marks, since, count)
         limit = self._backend.batch_bytes_max(accumulator.partition.topic)

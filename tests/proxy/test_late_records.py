@@ -170,6 +170,22 @@ async def test_those_with_more_time_are_not_written_before_older_ones_that_have_
     assert accumulators.lost == accumulators.buffered == accumulators.buffered_bytes == 0
 
 
+@pytest.mark.parametrize("sync", [True, False])
+async def test_batches_of_a_flush_that_nobody_sends_again_are_sent_at_once(sync: bool) -> None:
+    accumulators, backend, answers = await make(replace(OPTIONS, flush_bytes=300))
+    backend.hold_appends()
+    append(accumulators, b"first", answers)
+    await until(lambda: backend.ages)
+    for number in range(30):
+        append(accumulators, b"%d" % number, answers, sync=sync or number != 15)
+    backend.release_appends(1)
+    await until(lambda: len(backend.ages) > 1)
+    assert backend.held_appends == (5 if sync else 1)
+    backend.release_appends()
+    await accumulators.drained()
+    assert flat(await batches(backend)) == [b"first", *[b"%d" % number for number in range(30)]]
+
+
 @pytest.mark.slow
 async def test_the_time_in_the_queue_counts() -> None:
     clock = FakeClock()
