@@ -365,7 +365,9 @@ class Http1Connection:
         size = head.content_length
         if not size and not head.chunked:
             return head, b""
-        most = self._body_bytes_max(head)
+        most = head.body_bytes_max
+        if most is None:
+            most = head.body_bytes_max = self._body_bytes_max(head)
         if size is not None:
             if size > most:
                 self._head = head

@@ -45,7 +45,7 @@ class HeadError(Exception):
 
 
 class RequestHead:
-    """A request without its body. Never changed but for `memo` and `route`.
+    """A request without its body. Never changed but for `body_bytes_max`, `memo` and `route`.
 
     Attributes:
         method: such as GET.
@@ -57,10 +57,12 @@ class RequestHead:
         keep_alive: the client may send further requests.
         is_1_0: HTTP/1.0.
         expects_continue: the client waits for `100 Continue` before the body.
-        route, memo: kept with the head by those who serve it, because heads are repeated.
+        body_bytes_max, route, memo: kept with the head by those who serve it, because heads are
+            repeated.
     """
 
     __slots__ = (
+        "body_bytes_max",
         "chunked",
         "content_length",
         "expects_continue",
@@ -87,6 +89,7 @@ class RequestHead:
         options = {each.strip().lower() for each in b",".join(self.get_all(b"connection")).split(b",")}
         self.keep_alive = b"close" not in options and (not is_1_0 or b"keep-alive" in options)
         self.expects_continue = _expects_continue(self)
+        self.body_bytes_max: int | None = None
         self.route: Any = None
         self.memo: Any = None
 
