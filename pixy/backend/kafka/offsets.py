@@ -13,8 +13,9 @@ members, which the coordinator refuses if there are any.
     rebalance in progress               Unavailable
     metadata too large for the broker   committed without it, logged; records acked above the offset
                                         will be delivered again
-    unknown partition                   UnknownPartition. Rare, because the metadata was checked
-                                        before; the other partitions may be committed then
+    unknown partition                   Unavailable: the coordinator lags behind, or the metadata,
+                                        which were checked before; the other partitions may be
+                                        committed then
 
 Kafka drops the committed offsets of a deleted topic, but not a commit that arrives later, with
 which the next topic of that name would begin. So commits and deletions of a topic by this process
@@ -126,6 +127,11 @@ class GroupOffsets:
             bare = {partition: OffsetCommit(offsets[partition].offset) for partition in too_large}
             codes = await self._commit(group, generation, bare)
         for partition, code in codes.items():
+            if code == UNKNOWN_TOPIC_OR_PARTITION:
+                self._client.request_refresh([partition.topic])
+                raise Unavailable(
+                    f"the coordinator of {group} does not know of topic {partition.topic}; try again"
+                )
             if code:
                 raise await self._refusal(group, generation, partition, code)
 

@@ -70,10 +70,15 @@ class Topics:
 
     async def describe(self, name: str) -> TopicDescription:
         """As `Backend.describe_topic`."""
-        await self._refresh([name])
-        for described in await self._with_configs([name]):
-            return described
-        raise UnknownTopic(f"unknown topic {name}")
+        attempts = short_attempts()
+        while True:
+            await self._refresh([name])
+            for described in await self._with_configs([name]):
+                return described
+            missing = UnknownTopic(f"unknown topic {name}")
+            if name not in self._client.metadata.topics:
+                raise missing
+            await attempts.again(missing)  # the broker that was asked for the options lags behind
 
     async def list_topics(self, names: Sequence[str] | None) -> Sequence[TopicDescription]:
         """As `Backend.list_topics`."""

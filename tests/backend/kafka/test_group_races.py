@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from pixy.backend import TopicPartition
+from pixy.backend import OffsetCommit, TopicPartition
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
 from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.groups import GroupEnvironment, Groups
 from pixy.backend.kafka.offsets import GroupOffsets
-from pixy.errors import OwnerUndecided, Unavailable
+from pixy.errors import OwnerUndecided, Unavailable, UnknownPartition
 from pixy.kafka_protocol.consumer import encode_assignment
-from tests.fakes.brokers import DESCRIBE_GROUPS, OFFSET_FETCH, Brokers
+from tests.fakes.brokers import DESCRIBE_GROUPS, OFFSET_COMMIT, OFFSET_FETCH, Brokers
 
 T0 = TopicPartition("t", 0)
-_UNSTABLE = 88
+_UNKNOWN_TOPIC, _UNSTABLE = 3, 88
 
 
 @asynccontextmanager
@@ -113,3 +113,26 @@ async def _never_settled() -> None:
     async with open_groups(brokers) as (_, group_offsets):
         with pytest.raises(Unavailable, match="UnstableOffsetCommit"):
             await group_offsets.committed("g", "t")
+
+
+def test_a_commit_of_a_topic_that_its_coordinator_does_not_know_can_be_repeated(
+    virtual: asyncio.Runner,
+) -> None:
+    virtual.run(_coordinator_lags())
+
+
+async def _coordinator_lags() -> None:
+    brokers = Brokers({"t": [0]})
+    codes = [_UNKNOWN_TOPIC, 0, _UNKNOWN_TOPIC]
+    brokers.on(OFFSET_COMMIT, lambda _: (0, [("t", [(0, codes.pop(0))])]))
+    commit = {T0: OffsetCommit(1)}
+    async with open_groups(brokers) as (_, group_offsets):
+        with pytest.raises(Unavailable, match="the coordinator of g does not know of topic t"):
+            await group_offsets.commit("g", commit)
+        await group_offsets.commit("g", commit)
+        del brokers.topics["t"]
+        with pytest.raises(Unavailable):
+            await group_offsets.commit("g", commit)
+        await asyncio.sleep(1)
+        with pytest.raises(UnknownPartition):
+            await group_offsets.commit("g", commit)

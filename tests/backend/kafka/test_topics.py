@@ -68,6 +68,19 @@ async def test_a_topic_is_created_though_a_broker_does_not_know_it_yet(
         await client.stop()
 
 
+async def test_a_topic_is_described_though_a_broker_does_not_know_it(
+    kafka: KafkaCluster, backend: KafkaBackend, topic: str
+) -> None:
+    await backend.create_topic(topic, 1, {"retention_ms": "1000000"})
+    client = LaggingClient(kafka_options(kafka))
+    await client.start()
+    try:
+        assert (await Topics(client).describe(topic)).config == {"retention_ms": "1000000"}
+        assert not client.lags
+    finally:
+        await client.stop()
+
+
 async def test_kafkas_error_about_an_option_is_reported(backend: KafkaBackend, topic: str) -> None:
     await backend.create_topic(topic, 1)
     with pytest.raises(InvalidArgument, match=r"options of topic topic-\d+: .*cleanup\.policy"):
