@@ -344,7 +344,8 @@ class KafkaBackend:
         client_id = await self._group_list.owner(group, partition)
         if client_id is None:
             return None
-        if client_id == self._client_id:
+        member = self._groups.member(group, partition)
+        if client_id == self._client_id and not (member is not None and member.owns(partition)):
             raise OwnerUndecided(
                 f"{partition.topic}/{partition.partition} of {group} is consumed by another process with the client "
                 f"id {client_id}, or by this one before it was killed, until its session ends; try again"
