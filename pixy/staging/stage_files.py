@@ -13,9 +13,10 @@ each: other stages get their turns in between, but no other call for the same st
 Sealing makes the files durable, then their names, then the file `stage`: a stage that has it is
 complete. A stage without it was left by a process that ended before, which has told no caller that
 it is durable. A removal begins with a durable rename to `<number>-deleted`, because half of a stage
-is none. The leftovers of ended processes are removed behind the start, which may take minutes on a
-slow disk: an unsealed stage where it is, because half of it is unsealed as well, and its number is
-not used again while it is there.
+is none; on a disk too full for the new name, with a durable removal of the file `stage`. The
+leftovers of ended processes are removed behind the start, which may take minutes on a slow disk: an
+unsealed stage where it is, because half of it is unsealed as well, and its number is not used again
+while it is there.
 
     found at a start                                       done
     -----------------------------------------------------  -----------------------------------------
@@ -51,6 +52,7 @@ from pixy.storage import (
     Disk,
     StagedPart,
     Steps,
+    is_disk_full,
     read_stage_record,
     sync_is_final,
     unlink_directories,
@@ -378,8 +380,7 @@ def remove_stages(disk: Disk, directory: Path, numbers: Iterable[int]) -> Steps:
     logged, and go at the next start.
 
     Raises:
-        OSError: some of the stages may still exist; for lack of space, which a rename may need, it
-            can be tried again.
+        OSError: some of the stages may still exist; for lack of space it can be tried again.
     """
     there, gone = set(disk.names(directory)), list[Path]()
     for number in numbers:
@@ -388,11 +389,27 @@ def remove_stages(disk: Disk, directory: Path, numbers: Iterable[int]) -> Steps:
         if path.name in there:
             if len(gone) % _RENAMED_PER_STEP == _RENAMED_PER_STEP - 1:
                 yield
-            disk.rename(path, deleted)
-            gone.append(deleted)
+            gone.append(deleted if _rename(disk, path, deleted) else path)
         elif deleted.name in there:
             gone.append(deleted)  # an earlier attempt has renamed it
     if gone:
         with sync_is_final():
             disk.sync_directory(directory)
     yield from unlink_directories(disk, gone)
+
+
+def _rename(disk: Disk, path: Path, deleted: Path) -> bool:
+    """Rename a stage that is to be removed, or unseal it if the disk is too full for another name;
+    True if it was renamed.
+    """
+    try:
+        disk.rename(path, deleted)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        if STAGE_FILE in disk.names(path):
+            disk.unlink(path / STAGE_FILE)
+        with sync_is_final():
+            disk.sync_directory(path)
+        return False
+    return True

@@ -5,8 +5,8 @@ files in its directory: a lock that every write takes for a moment, so that hold
 and a JSON object with the other faults. Nothing of the daemon is replaced but its `Disk` and its
 `Clock`, which are constructor arguments everywhere below `pixy.daemon`.
 
-A full disk refuses what takes space: allocations, writes beyond the end of a file, new directories.
-What was allocated can be written, as on a real one.
+A full disk refuses what takes space: allocations, writes beyond the end of a file, new names. What
+was allocated can be written, as on a real one.
 """
 
 import errno
@@ -203,6 +203,8 @@ class _FaultyDisk:
         self._control = _Control()
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> File:
+        if create and not path.exists():
+            self._control.take_space(path)
         opened = self._disk.open(path, create=create, background=background)
         return _FaultyFile(self._control, opened, str(path))
 
@@ -217,10 +219,13 @@ class _FaultyDisk:
 
     def rename(self, old: Path, new: Path) -> None:
         with self._control.writing(old):
+            if not new.exists():
+                self._control.take_space(new)
             self._disk.rename(old, new)
 
     def link(self, old: Path, new: Path) -> None:
         with self._control.writing(old):
+            self._control.take_space(new)
             self._disk.link(old, new)
 
     def unlink(self, path: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_log_pb2_grpc import LogStub
+from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 from tests.fakes.waiting import until_blocking
 from tests.integration.daemon import Daemon, proxy_config
 from tests.integration.faulty_daemon import FAULTY, Faults
@@ -21,6 +23,8 @@ SECONDS = 60.0
 HOUR_S = 3600
 MESSAGE = pb.ProdRq(topic="t", key_value=b"k", message=b"m")
 CONFIG = proxy_config(default_partitions=1)
+LAST = f"{4:020d}.log"
+"""Segment of the last of five messages."""
 
 
 @pytest.fixture
@@ -37,9 +41,9 @@ def daemon(tmp_path: Path, faults: Faults) -> Iterator[Daemon]:
         yield daemon
 
 
-def find_offset(daemon: Daemon, **at: object) -> int:
+def find_offset(daemon: Daemon, topic: str = "t", **at: object) -> int:
     """Answer of ListOffsets for one partition."""
-    query = log_pb.OffsetQuery(topic="t", **at)  # type: ignore[arg-type]  # one of its fields
+    query = log_pb.OffsetQuery(topic=topic, **at)  # type: ignore[arg-type]  # one of its fields
     request = log_pb.ListOffsetsRequest(queries=[query])
     return LogStub(daemon.channel()).ListOffsets(request, timeout=SECONDS).answers[0].offset
 
@@ -74,6 +78,29 @@ def test_a_full_disk_takes_messages_again_once_it_has_space(daemon: Daemon, faul
     until_blocking(lambda: not is_written(stub, large), daemon.log)
     faults.heal()
     until_blocking(lambda: is_written(stub, MESSAGE), daemon.log)
+
+
+def test_what_frees_space_works_on_a_full_disk_and_so_does_a_start(daemon: Daemon, faults: Faults) -> None:
+    topics, stub = TopicsStub(daemon.channel()), daemon.stub()
+    config = {"segment_bytes": "65536"}
+    for name in ("old", "cut"):
+        topics.CreateTopic(
+            topics_pb.CreateTopicRequest(topic=name, partitions=1, config=config), timeout=SECONDS
+        )
+        for _ in range(5):
+            stub.Produce(pb.ProdRq(topic=name, key_value=b"k", message=bytes(60_000)), timeout=SECONDS)
+    files = daemon.folder / "data" / "default" / "topics"
+    until_blocking(lambda: all((files / f"{name}-0" / LAST).exists() for name in ("old", "cut")), daemon.log)
+    faults.fill()
+    below = topics_pb.RecordsToDelete(partition=0, before_offset=4)
+    topics.DeleteRecords(topics_pb.DeleteRecordsRequest(topic="cut", partitions=[below]), timeout=SECONDS)
+    topics.DeleteTopic(topics_pb.DeleteTopicRequest(topic="old"), timeout=SECONDS)
+    until_blocking(lambda: [path.name for path in (files / "cut-0").glob("*.log*")] == [LAST], daemon.log)
+    until_blocking(lambda: sorted(path.name for path in files.iterdir()) == ["cut-0", "t-0"], daemon.log)
+    daemon.close_channels()
+    daemon.kill()
+    daemon.start()
+    assert (find_offset(daemon, "cut", earliest=True), find_offset(daemon, "cut", latest=True)) == (4, 5)
 
 
 def is_written(stub: KafkaPixyStub, message: pb.ProdRq) -> bool:

@@ -25,8 +25,9 @@ left by a power failure.
   or replaced by a rename, keeps its space until it is closed; a power failure adjusts the space to
   the files that it removes and restores. Operations without enough space fail with ENOSPC or
   EDQUOT. Before that, a write may have been partly done and an `allocate` may have extended the
-  file, at most by all free space. Without free space nothing can be created either. Removing,
-  renaming, truncating and overwriting need none.
+  file, at most by all free space. Without free space nothing can be created either, and nothing
+  gets a name that is not there yet, as in a directory of ext4 whose blocks are full. Removing,
+  replacing, truncating and overwriting need none.
 
 Every call that changes something is a numbered operation. `die_at` and `fail_at` set the operation
 at which the process ends or an error is returned. All randomness comes from one generator.
@@ -49,7 +50,7 @@ from tests.sim.nodes import PAGE_BYTES, SECTOR_BYTES, Change, Directory, Inode
 
 __all__ = ["PAGE_BYTES", "SECTOR_BYTES", "Ended", "Operation", "SimulatedDisk"]
 
-_TAKES_ROOM = ("create", "make_directory", "write", "allocate", "link")
+_TAKES_ROOM = ("create", "make_directory", "write", "allocate", "link", "rename")
 _STORAGE = tuple(os.sep + os.path.join("pixy", part) + os.sep for part in ("storage", "staging", "cluster"))
 
 
@@ -295,7 +296,13 @@ class SimulatedDisk:
             raise _error(errno.ENOTEMPTY if isinstance(node, Directory) else errno.EISDIR, new)
         if isinstance(node, Directory) and there is not node:
             raise _error(errno.ENOTDIR, new)
-        self._do(Operation("rename", new), lambda: directory.change(Change(old.name, new.name, node)))
+
+        def rename() -> None:
+            if self.room == 0 and new.name not in directory.names:
+                raise _error(errno.ENOSPC, new)
+            directory.change(Change(old.name, new.name, node))
+
+        self._do(Operation("rename", new), rename)
 
     def link(self, old: Path, new: Path) -> None:
         self._enter()

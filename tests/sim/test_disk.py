@@ -140,6 +140,8 @@ def test_a_full_disk_accepts_overwrites_only() -> None:
         lambda: file.allocate(11),
         lambda: disk.open(DIRECTORY / "new", create=True),
         lambda: disk.make_directory(DIRECTORY / "new"),
+        lambda: disk.link(PATH, DIRECTORY / "new"),
+        lambda: disk.rename(PATH, DIRECTORY / "new"),
     ):
         with pytest.raises(OSError, match=NO_ROOM):
             act()
@@ -150,15 +152,15 @@ def test_a_full_disk_accepts_overwrites_only() -> None:
     file.write_at([b"y"], 10)
 
 
-def test_a_full_disk_allows_renames_truncations_and_removals() -> None:
+def test_a_full_disk_allows_replacements_truncations_and_removals() -> None:
     disk = make()
     make_directory(disk)
+    disk.open(DIRECTORY / "d" / "b", create=True)
     disk.full = True
-    disk.rename(DIRECTORY / "d", DIRECTORY / "e")
-    disk.rename(DIRECTORY / "e" / "a", DIRECTORY / "e" / "b")
-    disk.open(DIRECTORY / "e" / "b").truncate(0)
-    disk.unlink(DIRECTORY / "e" / "b")
-    disk.remove_directory(DIRECTORY / "e")
+    disk.rename(DIRECTORY / "d" / "a", DIRECTORY / "d" / "b")
+    disk.open(DIRECTORY / "d" / "b").truncate(0)
+    disk.unlink(DIRECTORY / "d" / "b")
+    disk.remove_directory(DIRECTORY / "d")
     assert disk.names(DIRECTORY) == ["file"]
 
 

@@ -147,6 +147,10 @@ moment.
 
 NOT_HERE = {
     "cluster/log/recovery.py:_candidate sync_directory": "tests/cluster/log/test_recovery",
+    "staging/stage_files.py:_rename sync_directory": "tests/staging/test_stage_files",
+    "storage/partition/partition_directory.py:_remove_in_place sync_directory": (
+        "tests/storage/test_partition_directory"
+    ),
     "staging/piece_files.py:PieceFile._write sync": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:PieceFile._write sync_directory": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:PieceFile.write make_directory": "tests/sim/test_piece_crashes",

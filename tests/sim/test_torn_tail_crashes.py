@@ -60,3 +60,12 @@ def test_a_flush_in_place_of_a_torn_one_is_kept(ignored: set[str]) -> None:
 
 def test_without_the_sync_of_a_truncation_and_its_mask_a_start_is_refused() -> None:
     assert not all(is_kept(seed, {CUT, WHOLE_FILE}) for seed in SEEDS)
+
+
+def test_a_start_without_room_for_the_rest_of_the_file_truncates_the_torn_tail_all_the_same() -> None:
+    disk = SimulatedDisk(Random(1))
+    disk.make_directory(DIRECTORY)
+    disk.open(PATH, create=True).write_durably([torn_file()], 0)
+    disk.before = lambda operation: setattr(disk, "full", operation.what == "allocate")
+    for _ in range(2):
+        assert [payload for _, _, payload in content(recover_journal(disk, DIRECTORY, OWNER))] == [b"payload"]

@@ -1,15 +1,18 @@
 """Files of stages: order of pieces, failed writes, order of the syncs of a seal, removal."""
 
 import errno
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from pixy.records import read_records
-from pixy.staging import staged_part
-from pixy.staging.stage_files import StageFiles, recover_stages, remove_stages
+from pixy.staging import stage_directory, staged_part
+from pixy.staging.stage_files import STAGE_FILE, StageFiles, recover_stages, remove_stages
 from pixy.storage import run_steps, unlink_directories
-from tests.fakes.disk import RecordingDisk
+from tests.fakes.disk import RecordingDisk, full
+from tests.sim.disk import Ended, SimulatedDisk
 from tests.staging.stages import batches_of, piece_of, seal_stage
 from tests.storage.logs import CLUSTER_ID
 
@@ -87,6 +90,63 @@ def test_a_removal_loses_the_name_durably_before_anything_else(tmp_path: Path) -
     assert [call.what for call in disk.calls][:3] == ["rename", "rename", "sync_directory"]
     assert {call.what for call in disk.calls[3:]} == {"unlink", "remove_directory"}
     assert [stage.number for stage in recover_stages(disk, tmp_path, CLUSTER_ID).stages] == [2]
+
+
+def test_a_removal_without_room_for_another_name_loses_the_seal_durably_before_anything_else(
+    tmp_path: Path,
+) -> None:
+    disk = RecordingDisk()
+    for number in (1, 2):
+        seal_stage(disk, tmp_path, number, piece_of(b"0"))
+    run_steps(StageFiles(disk, tmp_path, 3).write(0, [piece_of(b"0")]))
+    disk.calls.clear()
+    full(disk, "rename", "")
+    run_steps(remove_stages(disk, tmp_path, [1, 3]))
+    assert [(call.what, call.name) for call in disk.calls][:2] == [
+        ("unlink", STAGE_FILE),
+        ("sync_directory", stage_directory(tmp_path, 1).name),
+    ]
+    assert disk.names(tmp_path) == [stage_directory(tmp_path, 2).name]
+    assert [stage.number for stage in recover_stages(disk, tmp_path, CLUSTER_ID).stages] == [2]
+
+
+def removal_crashes(ignored: frozenset[str] = frozenset()) -> None:
+    """End a removal on a full disk at each of its operations: the stage is sealed and whole, or no
+    stage is there, and it is gone for ever once its removal has ended.
+    """
+    directory = Path("/staging")
+    for seed in range(20):
+        for die_at in range(1, 20):
+            disk = SimulatedDisk(Random(seed * 100 + die_at))
+            seal_stage(disk, directory, 1, piece_of(b"0"), piece_of(b"1", partition=1))
+            disk.restart()
+            disk.ignored, disk.die_at, disk.full = ignored, die_at, True
+            with suppress(Ended):
+                run_steps(remove_stages(disk, directory, [1]))
+            ended, done = disk.ended, disk.operations < die_at
+            disk.lose_power()
+            disk.restart()
+            disk.full = True
+            found = recover_stages(disk, directory, CLUSTER_ID)
+            assert [stage.fault for stage in found.stages] == [None] * len(found.stages)
+            run_steps(unlink_directories(disk, found.leftovers))
+            assert len(disk.names(directory)) == len(found.stages)
+            if not ended:
+                assert found.stages == []
+            if done:
+                break
+        else:
+            raise AssertionError("no removal came to its end")
+
+
+@pytest.mark.slow
+def test_a_removal_without_room_for_another_name_is_never_half_of_a_stage() -> None:
+    removal_crashes()
+
+
+def test_without_the_sync_of_the_lost_seal_it_is() -> None:
+    with pytest.raises(AssertionError):
+        removal_crashes(frozenset({"staging/stage_files.py:_rename sync_directory"}))
 
 
 def test_what_cannot_be_removed_keeps_its_number(tmp_path: Path) -> None:

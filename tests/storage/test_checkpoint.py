@@ -96,6 +96,7 @@ def test_a_failed_write_keeps_the_other_checkpoints_and_leaves_no_bytes(tmp_path
     disk.fail(what, C.file_name if what == "rename" else ".part", errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
         store.write(C, RECORDS, TIME)
+    assert files(tmp_path) == [A.file_name, B.file_name]
     disk.heal()
     assert store.load() == (Checkpoint(B, RECORDS), [A, B])
     assert store.write(C, RECORDS, TIME) == [B, C]

@@ -4,15 +4,17 @@
 """
 
 import errno
+import os
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from pixy.errors import DataDirectoryError
 from pixy.records import check_topic_name
 from pixy.storage import Disk, KnownPartitions, RealDisk
 from pixy.storage.disk.identity import write_partition_identity
-from tests.fakes.disk import RecordingDisk
+from tests.fakes.disk import Call, RecordingDisk, full
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.storage.logs import (
     CLUSTER_ID,
@@ -131,12 +133,64 @@ def test_a_failed_sync_of_the_rename_is_an_error_and_removes_nothing(tmp_path: P
     assert sorted(path.name for path in left.iterdir()) == files
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("power", [False, True])
-@pytest.mark.parametrize("phase", ["before", "middle", "after"])
-def test_after_a_crash_anywhere_in_a_deletion_the_next_start_removes_the_rest(
-    phase: str, power: bool
+def test_a_disk_without_room_for_another_name_loses_the_identity_durably_after_all_other_files(
+    tmp_path: Path,
 ) -> None:
+    disk = RecordingDisk()
+    make(disk, tmp_path / "topic-0", records=2)
+    disk.calls.clear()
+    full(disk, "rename", "")
+    remove_directory(disk, tmp_path / "topic-0", identity())
+    assert [(call.what, call.name) for call in disk.calls] == [
+        ("unlink", SEGMENT),
+        ("unlink", "00000000000000000001.log"),
+        ("sync_directory", "topic-0"),
+        ("unlink", "identity"),
+        ("remove_directory", "topic-0"),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", [".log", "identity"])
+def test_what_a_full_disk_cannot_remove_is_logged_and_removed_by_a_later_start(
+    tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = RecordingDisk()
+    make(disk, tmp_path / "topic-0")
+
+    def before(call: Call) -> None:
+        if call.what == "rename" or (call.what == "unlink" and call.name.endswith(ending)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.name)
+
+    disk.before = before
+    remove_directory(disk, tmp_path / "topic-0", identity())
+    for _ in range(2):
+        assert "cannot remove a directory that is needed no more" in capsys.readouterr().out
+        assert [path.name for path in tmp_path.iterdir()] == ["topic-0"]
+        assert sort(disk, tmp_path, {"topic-0": 1001}) == []
+    disk.heal()
+    assert sort(disk, tmp_path, {"topic-0": 1001}) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_sync_on_a_full_disk_is_an_error_and_keeps_the_identity(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    make(disk, tmp_path / "topic-0")
+
+    def before(call: Call) -> None:
+        if call.what in ("rename", "sync_directory"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.name)
+
+    disk.before = before
+    with pytest.raises(OSError, match="cannot be synced"):
+        remove_directory(disk, tmp_path / "topic-0", identity())
+    assert [path.name for path in (tmp_path / "topic-0").iterdir()] == ["identity"]
+
+
+def deletion_crashes(
+    phase: str, *, power: bool, is_full: bool, ignored: frozenset[str] = frozenset()
+) -> None:
+    """End a deletion at each of its operations; the next start must remove the rest."""
     topics = Path("/topics")
     for seed in range(20):
         for die_at in range(1, 20):
@@ -144,20 +198,71 @@ def test_after_a_crash_anywhere_in_a_deletion_the_next_start_removes_the_rest(
             make(disk, topics / "topic-0")
             make(disk, topics / "kept-0", raft_group=1001)
             disk.restart()
-            disk.die_at, disk.die_phase = die_at, phase
+            disk.ignored = ignored
+            disk.die_at, disk.die_phase, disk.full = die_at, phase, is_full
             try:
                 remove_directory(disk, topics / "topic-0", identity())
             except Ended:
                 if power:
                     disk.lose_power()
             else:
-                break
+                assert disk.names(topics) == ["kept-0"]
+                if disk.operations < die_at:
+                    break  # else it was to end behind the rename, which was refused
             disk.restart()
+            disk.full = is_full
             assert sort(disk, topics, {"kept-0": 1001}) == ["kept-0"]
             assert disk.names(topics) == ["kept-0"]
             assert sort(disk, topics, {"kept-0": 1001}) == ["kept-0"]
         else:
             raise AssertionError("no deletion came to its end")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("phase", ["before", "middle", "after"])
+def test_after_a_crash_anywhere_in_a_deletion_the_next_start_removes_the_rest(
+    phase: str, power: bool, is_full: bool
+) -> None:
+    deletion_crashes(phase, power=power, is_full=is_full)
+
+
+def test_without_the_sync_of_a_deletion_on_a_full_disk_its_remains_have_no_owner() -> None:
+    site = "storage/partition/partition_directory.py:_remove_in_place sync_directory"
+    with pytest.raises(DataDirectoryError, match="identity is missing"):
+        deletion_crashes("after", power=True, is_full=True, ignored=frozenset({site}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["before", "middle", "after"])
+def test_after_a_crash_on_a_full_disk_the_name_of_a_deleted_topic_is_free_for_the_next_one(
+    phase: str,
+) -> None:
+    topics = Path("/topics")
+    for seed in range(20):
+        for die_at in range(1, 60):
+            disk = SimulatedDisk(Random(seed * 100 + die_at))
+            make(disk, topics / "topic-0")
+            disk.restart()
+            disk.die_at, disk.die_phase, disk.full = die_at, phase, True
+            try:
+                remove_directory(disk, topics / "topic-0", identity())
+                disk.full = False
+                make(disk, topics / "topic-0", raft_group=1001)
+            except Ended:
+                disk.lose_power()
+            if disk.operations < die_at:
+                break
+            disk.restart()
+            found = sort(disk, topics, {"topic-0": 1001})
+            log = partition_log(disk, topics / "topic-0", 100, raft_group=1001)
+            log.open(None, exists=bool(found))
+            fill(log, 3)
+            applied_position(log)
+            assert sort(disk, topics, {"topic-0": 1001}) == ["topic-0"]
+        else:
+            raise AssertionError("none was made")
 
 
 @pytest.mark.slow

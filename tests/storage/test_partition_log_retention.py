@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
@@ -16,7 +17,7 @@ from pixy.storage.disk.disk import File
 from pixy.storage.disk.removal import remove_files
 from pixy.storage.partition import SyncedPosition
 from pixy.storage.partition.log_segments import AgedSegments
-from tests.fakes.disk import RecordingDisk, full
+from tests.fakes.disk import Call, RecordingDisk, full
 from tests.sim.disk import SimulatedDisk
 from tests.storage.batches import batch
 from tests.storage.logs import (
@@ -233,6 +234,58 @@ def test_indexes_are_removed_with_their_segments(disk: WatchedDisk, directory: P
     log.move_begin(30)
     exhaust(remove_files(disk, log.drop_segments(30)))
     assert [path.name for path in directory.iterdir()] == ["identity"]
+
+
+@pytest.mark.parametrize("at", ["once", "a start"])
+def test_segments_are_removed_at_once_on_a_disk_without_room_for_another_name(
+    directory: Path, at: str
+) -> None:
+    disk = RecordingDisk()
+    log = partition_log(disk, directory, 100_000)
+    fill(log, 30, 8000)
+    log.move_begin(12)
+    position = applied_position(log)
+    fill(log, 20, 8000)  # behind the position, where the journal has it
+    full(disk, "rename", "")
+    if at == "once":
+        assert log.drop_segments(12) == []
+        assert bases(directory) == [12, 24, 36, 48]
+    else:
+        log.close()
+        log = partition_log(disk, directory, 100_000)
+        assert log.open(position, exists=True) == []
+        assert bases(directory) == [12, 24]
+    assert {int(path.stem) for path in directory.glob("*index")} <= set(bases(directory))
+    assert log.read(12, 1).next_offset == 13
+    log.close()
+
+
+def test_a_segment_that_a_full_disk_cannot_remove_is_left_to_the_next_start(directory: Path) -> None:
+    disk = RecordingDisk()
+    log = partition_log(disk, directory, 3 * ONE)
+    fill(log, 10)
+    log.move_begin(6)
+    position = applied_position(log)
+
+    def before(call: Call) -> None:
+        if call.what in ("rename", "unlink"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.name)
+
+    disk.before = before
+    with capture_logs() as logs:
+        assert log.drop_segments(6) == []
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == [
+        "no room to remove a segment, the next start tries again"
+    ] * 2
+    log.close()
+    for is_full, left in ((True, [0, 3, 6, 9]), (False, [6, 9])):
+        again = partition_log(disk, directory, 3 * ONE)
+        exhaust(remove_files(disk, again.open(position, exists=True)))
+        assert bases(directory) == left
+        assert again.read(6, 1).next_offset == 7
+        again.close()
+        if is_full:
+            disk.heal()
 
 
 def test_after_removal_of_all_segments_the_next_record_has_the_next_offset(

@@ -187,6 +187,7 @@ class CheckpointStore:
         part = self.directory / id.part_name
         try:
             self._write_part(part, _batches(id.epoch, records, timestamp_ms))
+            self.disk.rename(part, self.directory / id.file_name)
         except OSError:
             # Return the space to a full disk.
             with suppress(OSError):
@@ -210,11 +211,11 @@ class CheckpointStore:
                 file.sync()
         finally:
             file.close()
+        self.disk.rename(self.directory / id.part_name, self.directory / id.file_name)
         return self._complete(id)
 
     def _complete(self, id: CheckpointId) -> list[CheckpointId]:
-        """Give a synced file its name, then remove old ones."""
-        self.disk.rename(self.directory / id.part_name, self.directory / id.file_name)
+        """Make the name of a synced file durable, then remove old ones."""
         with sync_is_final():
             self.disk.sync_directory(self.directory)
         self._damaged.discard(id)

@@ -18,7 +18,7 @@ from pixy.storage.disk.identity import (
     write_stage_record,
 )
 from pixy.storage.disk.regular_file import regular_file
-from pixy.storage.disk.removal import Removal, unlink_directories
+from pixy.storage.disk.removal import Removal, retire_file, unlink_directories
 from pixy.storage.disk.scan import check_bounds, scan_batches, scan_headers
 from pixy.storage.disk.upkeep import Steps, StepsEnd, Upkeep, next_step, run_steps
 from pixy.storage.disk.whole_file import CHECKPOINT_BYTES_MAX, read_whole
@@ -51,6 +51,7 @@ __all__ = [
     "read_stage_record",
     "read_whole",
     "regular_file",
+    "retire_file",
     "run_on",
     "run_steps",
     "scan_batches",

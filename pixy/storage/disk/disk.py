@@ -151,7 +151,7 @@ class Disk(Protocol):
 
     A missing path raises `FileNotFoundError`, a path through a file `NotADirectoryError`, and a
     directory in place of a file `IsADirectoryError`; anything else in its place, such as a FIFO,
-    EINVAL. Removing and renaming need no space.
+    EINVAL. Removing needs no space.
     """
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> File:
@@ -184,7 +184,8 @@ class Disk(Protocol):
 
         Raises:
             OSError: `new` is a directory (EISDIR, ENOTEMPTY), or a file while `old` is a directory
-                (ENOTDIR).
+                (ENOTDIR); or the disk is full (ENOSPC, EDQUOT): a name that is not there yet may
+                need space.
         """
 
     def link(self, old: Path, new: Path) -> None:

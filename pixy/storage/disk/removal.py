@@ -6,6 +6,10 @@ the directory of a partition to `<raft group>-deleted`. The second step is here:
 directories are synced, one sync for all pending directories, then the files are unlinked, a few per
 step. Leftovers of a crash have such names, and the next start submits them here again.
 
+A new name may need space: the file system adds it to the directory before it removes the old one.
+On a full disk files are unlinked at their own names instead, which needs none, in an order that a
+start understands after a crash.
+
 Retired files are never needed again, so a failed unlink is logged and left to the next start. A
 failed sync is a fault.
 """
@@ -16,10 +20,17 @@ from pathlib import Path
 
 import structlog
 
-from pixy.storage.disk.disk import Disk
+from pixy.storage.disk.disk import Disk, is_disk_full
 from pixy.storage.disk.upkeep import Steps, Upkeep
 
-__all__ = ["FILES_PER_STEP", "Removal", "remove_directories", "remove_files", "unlink_directories"]
+__all__ = [
+    "FILES_PER_STEP",
+    "Removal",
+    "remove_directories",
+    "remove_files",
+    "retire_file",
+    "unlink_directories",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +70,22 @@ class Removal:
     def _removed(self, _: None) -> None:
         self._running = False
         self.remove_directories(())
+
+
+def retire_file(disk: Disk, path: Path, retired: Path) -> bool:
+    """Rename a file that is needed no more, or unlink it if the disk is too full for another name.
+
+    Returns:
+        True if it was renamed, and is still to be removed.
+    """
+    try:
+        disk.rename(path, retired)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        disk.unlink(path)
+        return False
+    return True
 
 
 def remove_files(disk: Disk, files: Iterable[Path]) -> Steps:

@@ -27,7 +27,7 @@ import structlog
 
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.storage.disk import Disk
+from pixy.storage.disk import Disk, is_disk_full
 from pixy.storage.journal.journal_entries import entries_after
 from pixy.storage.journal.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
 from pixy.storage.journal.journal_format import (
@@ -204,7 +204,12 @@ def _cut(disk: Disk, tail: TornTail) -> None:
     file = disk.open(tail.path)
     try:
         file.truncate(tail.byte)
-        file.allocate(tail.file_bytes)
+        try:
+            file.allocate(tail.file_bytes)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            # A shorter file ends earlier.
         file.sync()
     finally:
         file.close()

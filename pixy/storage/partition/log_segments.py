@@ -21,7 +21,7 @@ import structlog
 from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import BatchHeader, read_header
-from pixy.storage.disk import Disk, write_partition_identity
+from pixy.storage.disk import Disk, is_disk_full, write_partition_identity
 from pixy.storage.partition.applied_position import why_no_position
 from pixy.storage.partition.index import IndexEntries
 from pixy.storage.partition.log_tail import Appended
@@ -269,7 +269,8 @@ class LogSegments:
         """Rename the directory of a deleted topic's log. Nothing is written afterwards.
 
         Returns:
-            The new path, to be removed; None if there is no directory.
+            The new path, to be removed; None if there is no directory, or a full disk had no room
+            for the name: then it is removed.
         """
         self.close()
         self.segments = []
@@ -401,4 +402,18 @@ class LogSegments:
         if segments:
             first = str(segments[0].path)
             log.info(f"removing segments {why}", first=first, segments=len(segments))
-        return [path for segment in segments for path in segment.retire()]
+        first_needed = self.segments[0].base_offset if self.segments else self.end_offset
+        retired = []
+        for segment in segments:
+            try:
+                retired += segment.retire()
+            except OSError as error:
+                # One that is not below the log would get in the way of its next segments.
+                if not is_disk_full(error) or segment.base_offset >= first_needed:
+                    raise
+                log.error(
+                    "no room to remove a segment, the next start tries again",
+                    segment=str(segment.path),
+                    error=str(error),
+                )
+        return retired

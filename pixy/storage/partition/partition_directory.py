@@ -3,7 +3,9 @@
 The directory of a partition is `<topic>-<partition>`. Its file `identity`, durable before the first
 segment, has the raft group that owns it. Raft groups are never reused, so the directory of a
 deleted topic is never mistaken for that of a later topic with the same name. A deletion first
-renames the directory to `<raft group>-deleted`; `removal` does the rest.
+renames the directory to `<raft group>-deleted`; `removal` does the rest. A disk too full for the
+new name loses the directory at its own: the identity goes last, so what a crash leaves of it still
+belongs to a removed raft group.
 
 `judge_partition_directory` alone decides about a directory, at startup and in a check of a stopped
 node's files.
@@ -29,6 +31,7 @@ node's files.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +40,13 @@ import structlog
 
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import PartitionIdentity
-from pixy.storage.disk import IDENTITY_PART, Disk, read_partition_identity
+from pixy.storage.disk import (
+    IDENTITY_PART,
+    Disk,
+    is_disk_full,
+    read_partition_identity,
+    sync_is_final,
+)
 
 __all__ = [
     "DirectoryKind",
@@ -164,10 +173,10 @@ def retire_partition_directory(disk: Disk, path: Path, identity: PartitionIdenti
     start refuses it.
 
     Returns:
-        The new path, None if nothing was renamed.
+        The new path, None if there is nothing to remove.
 
     Raises:
-        OSError: the directory was not renamed.
+        OSError: as `rename_partition_directory`.
     """
     files = disk.names(path)
     if not files:
@@ -185,10 +194,23 @@ def retire_partition_directory(disk: Disk, path: Path, identity: PartitionIdenti
     return rename_partition_directory(disk, path, identity.raft_group)
 
 
-def rename_partition_directory(disk: Disk, path: Path, raft_group: int) -> Path:
-    """Rename a directory to `<raft group>-deleted`; returns the new path. Blocks."""
+def rename_partition_directory(disk: Disk, path: Path, raft_group: int) -> Path | None:
+    """Rename a directory to `<raft group>-deleted`, or remove it if the disk is too full. Blocks.
+
+    Returns:
+        The new path, None if the directory was removed.
+
+    Raises:
+        OSError: the directory was not renamed, or a sync has failed.
+    """
     gone = path.with_name(f"{raft_group}-deleted")
-    disk.rename(path, gone)
+    try:
+        disk.rename(path, gone)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        _remove_in_place(disk, path)
+        return None
     return gone
 
 
@@ -226,7 +248,9 @@ class _Sorting:
         if left in self.retired:
             # No deletion leaves both: the directory was copied by hand.
             _remove_with_files(self._disk, left)
-        self.retired[rename_partition_directory(self._disk, path, raft_group)] = None
+        gone = rename_partition_directory(self._disk, path, raft_group)
+        if gone is not None:
+            self.retired[gone] = None
 
 
 def judge_partition_directory(disk: Disk, path: Path, known: KnownPartitions) -> JudgedDirectory:
@@ -266,6 +290,28 @@ def _read_identity(disk: Disk, path: Path, files: list[str]) -> PartitionIdentit
     return read_partition_identity(disk, path / _IDENTITY)
 
 
+def _remove_in_place(disk: Disk, path: Path) -> None:
+    """Remove the directory of a deleted partition, its identity durably after all other files.
+
+    Blocks. A failure is logged; the next start removes the rest.
+
+    Raises:
+        OSError: the sync has failed; the identity is still there.
+    """
+    log.warning("no room for another name of a directory, removing it at once", directory=str(path))
+    try:
+        for name in disk.names(path):
+            if name != _IDENTITY:
+                with suppress(FileNotFoundError):  # the removal of retired segments goes on
+                    disk.unlink(path / name)
+    except OSError as error:
+        _log_failure(path, error)
+        return
+    with sync_is_final():
+        disk.sync_directory(path)
+    _remove_with_files(disk, path)
+
+
 def _remove_with_files(disk: Disk, path: Path) -> None:
     """Remove an obsolete directory and its files. Blocks.
 
@@ -276,4 +322,8 @@ def _remove_with_files(disk: Disk, path: Path) -> None:
             disk.unlink(path / name)
         disk.remove_directory(path)
     except OSError as error:
-        log.error("cannot remove a directory that is needed no more", directory=str(path), error=str(error))
+        _log_failure(path, error)
+
+
+def _log_failure(path: Path, error: OSError) -> None:
+    log.error("cannot remove a directory that is needed no more", directory=str(path), error=str(error))

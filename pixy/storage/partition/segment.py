@@ -22,7 +22,7 @@ from pixy.records import (
     check_batch,
     read_header,
 )
-from pixy.storage.disk import Buffer, Disk, File, check_bounds, scan_headers
+from pixy.storage.disk import Buffer, Disk, File, check_bounds, retire_file, scan_headers
 from pixy.storage.partition.index import INDEX_INTERVAL_BYTES, IndexEntries, OffsetIndex, TimeIndex
 from pixy.storage.partition.retention import AHEAD_MS_MAX
 
@@ -333,6 +333,9 @@ class Segment:
     def retire(self) -> list[Path]:
         """Rename the file and its indexes to retired names. Reads in progress continue.
 
+        A disk too full for these names loses the files at once: the segment is not in the log that
+        is durable, so a start needs none of them.
+
         Returns:
             The files to be removed.
         """
@@ -342,8 +345,8 @@ class Segment:
             path = self.path.with_suffix(suffix)
             gone = path.with_name(path.name + RETIRED)
             with suppress(FileNotFoundError):
-                self._disk.rename(path, gone)
-                retired.append(gone)
+                if retire_file(self._disk, path, gone):
+                    retired.append(gone)
         return retired
 
     def _count(self, header: BatchHeader, position: int, entries: IndexEntries) -> None:
