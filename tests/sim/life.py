@@ -190,12 +190,14 @@ class Life:
         self._model.begin_life(self._storage, self._options.staging)
         if self._disk.full:
             asyncio.get_running_loop().call_later(3, self._make_room)
+        is_first = not any(path.suffix == ".journal" for path in self._disk.files())
         try:
             # in which workers may pause several times
             async with asyncio.timeout(10 * _PATIENCE_S):
                 await self._backend.start()
         except (PixyError, OSError) as error:
-            if not (self._disk.failed or self._disk.refused or self._disk.full or self._read_failed):
+            is_full = self._disk.full and is_first  # later starts need no space
+            if not (self._disk.failed or self._disk.refused or is_full or self._read_failed):
                 raise AssertionError(f"a start was refused: {error}") from error
             self._count("refused starts")
             return
