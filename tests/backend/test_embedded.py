@@ -200,6 +200,40 @@ async def test_a_damaged_partition_is_not_ready_and_names_the_position_while_oth
     assert await appended == (0, None)
 
 
+async def test_a_partition_with_a_bad_sector_is_not_ready_while_others_continue(cold: Embedded) -> None:
+    await cold.backend.create_topic("other", 1)
+    await cold.append(b"value")
+    await cold.write()
+    (segment,) = (cold.directory / "topics" / "topic-0").glob("*.log")
+    cold.disk.unreadable = {segment}
+    for _ in range(2):
+        with pytest.raises(CorruptData, match=r"topic-0 cannot be read: .*Input/output error"):
+            await cold.fetch(0)
+    assert (await cold.backend.describe_topic("topic")).partitions[0].leader == -1
+    assert (await cold.backend.describe_topic("other")).partitions[0].leader == 1
+    (problem,) = problems(await cold.backend.cluster_status())
+    assert problem.startswith("node 1 has damaged partition topic-0, and serves nothing of it: ")
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.log", "identity"])
+async def test_a_bad_sector_of_one_partition_does_not_stop_a_start(tmp_path: Path, name: str) -> None:
+    first = Embedded(tmp_path / "node")
+    await first.backend.start()
+    for topic in ("topic", "other"):
+        await first.backend.create_topic(topic, 1)
+    await first.append(b"value")
+    await first.backend.stop()
+    again = Embedded(tmp_path / "node")
+    again.disk.unreadable = {again.directory / "topics" / "topic-0" / name}
+    await again.backend.start()
+    try:
+        with pytest.raises(CorruptData, match=rf"{name}.*Input/output error|cannot be read: .*{name}"):
+            await again.fetch(0)
+        assert (await again.backend.describe_topic("other")).partitions[0].leader == 1
+    finally:
+        await again.backend.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True], ids=["in its stage", "in a segment"])
 @pytest.mark.parametrize("linked", [False, True], ids=["copied", "linked"])

@@ -35,7 +35,7 @@ class RecordingDisk:
     """The real disk, with a list of all modifying calls.
 
     `before` is called ahead of each of them and may raise. A write is recorded once it has
-    returned.
+    returned. Files in `unreadable` have bad sectors.
     """
 
     def __init__(self) -> None:
@@ -44,6 +44,7 @@ class RecordingDisk:
         # Range of each durable write: first byte, and the one after its last.
         self.durable_writes: list[tuple[int, int]] = []
         self.before: Callable[[Call], None] = lambda _: None
+        self.unreadable: set[Path] = set()
 
     def did(self, what: str, ending: str = "") -> list[Call]:
         """Calls of one kind on paths with this suffix."""
@@ -69,7 +70,7 @@ class RecordingDisk:
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> File:
         if create and not path.exists():
             self.do(Call("create", path.name))
-        return _RecordingFile(self, self._disk.open(path, create=create, background=background), path.name)
+        return _RecordingFile(self, self._disk.open(path, create=create, background=background), path)
 
     def names(self, directory: Path) -> list[str]:
         return self._disk.names(directory)
@@ -115,10 +116,11 @@ class RecordingDisk:
 
 
 class _RecordingFile:
-    def __init__(self, disk: RecordingDisk, file: File, name: str) -> None:
+    def __init__(self, disk: RecordingDisk, file: File, path: Path) -> None:
         self._disk = disk
         self._file = file
-        self._name = name
+        self._path = path
+        self._name = path.name
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
         self._disk.do(Call("write", self._name, position))
@@ -130,6 +132,8 @@ class _RecordingFile:
         self._disk.durable_writes.append((position, position + sum(map(len, buffers))))
 
     def read_at(self, size: int, position: int) -> bytes:
+        if self._path in self._disk.unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self._path))
         return self._file.read_at(size, position)
 
     def size(self) -> int:

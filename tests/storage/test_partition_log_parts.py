@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.errors import CorruptData, StorageFault
+from pixy.errors import CorruptData, PixyError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, StagedPart
@@ -194,15 +194,20 @@ def test_damage_in_a_part_names_its_file(tmp_path: Path, way: str) -> None:
         read(log)
 
 
-def test_an_unreadable_part_is_a_fault_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"), [(errno.EIO, CorruptData), (errno.EMFILE, StorageFault), (errno.ENOMEM, StorageFault)]
+)
+def test_a_part_with_a_bad_sector_is_damaged_and_other_failures_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, kind: type[PixyError]
+) -> None:
     log = partition_log(RecordingDisk(), tmp_path / "log")
     log.append_part(staged(tmp_path, b"a"), 4)
 
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, "broken")
+        raise OSError(error, "broken")
 
     monkeypatch.setattr(RecordingDisk, "open", refuse)
-    with pytest.raises(StorageFault, match=r"broken"):
+    with pytest.raises(kind, match=r"broken"):
         log.read(0, 100)
 
 

@@ -4,7 +4,16 @@ Nothing here knows what is in a file, but for those that say whose a directory i
 """
 
 from pixy.storage.disk.direct_writes import DIRECT_BYTES_MIN
-from pixy.storage.disk.disk import Buffer, Disk, File, RealDisk, RealFile, is_disk_full, sync_is_final
+from pixy.storage.disk.disk import (
+    Buffer,
+    Disk,
+    File,
+    RealDisk,
+    RealFile,
+    is_disk_full,
+    is_unreadable,
+    sync_is_final,
+)
 from pixy.storage.disk.identity import (
     IDENTITY_PART,
     load_identity,
@@ -43,6 +52,7 @@ __all__ = [
     "Worker",
     "check_bounds",
     "is_disk_full",
+    "is_unreadable",
     "load_identity",
     "next_step",
     "read_identity",

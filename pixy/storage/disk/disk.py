@@ -65,6 +65,8 @@ _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 _DESCRIPTOR_RETRY_S = 0.01
 
+_LOST = (errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO))
+
 _THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _BLOCK_BYTES = 512
 """Unit of Linux's count of input blocks, for any block size of the file system."""
@@ -73,6 +75,11 @@ _BLOCK_BYTES = 512
 def is_disk_full(error: BaseException | None) -> bool:
     """True if a disk operation has failed for lack of space."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_unreadable(error: OSError) -> bool:
+    """True if a file is there and the device, or the file system, has lost some of its bytes."""
+    return error.errno in _LOST
 
 
 @contextmanager

@@ -44,6 +44,7 @@ from pixy.storage.disk import (
     IDENTITY_PART,
     Disk,
     is_disk_full,
+    is_unreadable,
     read_partition_identity,
     sync_is_final,
 )
@@ -287,7 +288,12 @@ def _judge_partition(disk: Disk, path: Path, files: list[str], known: KnownParti
 def _read_identity(disk: Disk, path: Path, files: list[str]) -> PartitionIdentity:
     if _IDENTITY not in files:
         raise CorruptData(f"{path / _IDENTITY} is missing")
-    return read_partition_identity(disk, path / _IDENTITY)
+    try:
+        return read_partition_identity(disk, path / _IDENTITY)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise CorruptData(f"{path / _IDENTITY} cannot be read: {error}") from error
 
 
 def _remove_in_place(disk: Disk, path: Path) -> None:

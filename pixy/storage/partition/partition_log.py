@@ -37,7 +37,7 @@ from typing import NamedTuple
 from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import offsets_of
-from pixy.storage.disk import Disk
+from pixy.storage.disk import Disk, is_unreadable
 from pixy.storage.partition.log_segments import AgedSegments, LogSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.partition.log_tail import Appended, LogTail, Unwritten
 from pixy.storage.partition.retention import SegmentFacts, retained_from
@@ -280,8 +280,8 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRange: the log begin offset has moved above `offset` meanwhile.
-            CorruptData: the stored bytes are damaged; the message names file and byte.
-            StorageFault: the disk has failed.
+            CorruptData: the stored bytes are damaged, or lost; the message names the file.
+            StorageFault: they cannot be read now.
         """
         # Parts before segments: a part that was removed from the list is in a segment by then.
         parts = self._tail.parts
@@ -335,7 +335,8 @@ class PartitionLog:
                     self.begin_offset,
                     self.end_offset,
                 ) from error
-            raise StorageFault(f"{self._files.directory} cannot be read: {error}") from error
+            kind = CorruptData if is_unreadable(error) else StorageFault
+            raise kind(f"{self._files.directory} cannot be read: {error}") from error
 
 
 def _base_offset(of: StagedPart | Segment) -> int:
