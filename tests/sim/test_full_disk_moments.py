@@ -1,5 +1,5 @@
-"""A disk is full from any operation on while records, a topic and a stage are removed: all of it goes,
-the node goes on, and the next start on the full disk does, wherever the first process ends.
+"""A disk is full from any operation on while records, a topic and a stage are removed: all of them
+go, the node continues, and the next start on the full disk succeeds, wherever the process ended.
 
 The journal has room: without any, what was asked for waits.
 """
