@@ -58,8 +58,12 @@ def _path() -> Path:
     named = os.environ.get("PIXY_CONTEXTS")
     if named:
         return Path(named)
-    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "pixy" / "contexts.toml"
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+    try:
+        folder = folder.expanduser()
+    except RuntimeError:
+        folder = Path("/.config")  # the user has no home, as many in containers
+    return folder / "pixy" / "contexts.toml"
 
 
 def _load() -> _Contexts:

@@ -142,3 +142,16 @@ def test_what_is_no_address_is_wrong_usage(run_alone: Run, text: str) -> None:
 def test_a_command_goes_to_the_first_node_that_accepts_a_connection(pixy: FakePixy, run_alone: Run) -> None:
     pixy.answers["ListTopics"] = pb.ListTopicRs()
     assert run_alone("topics", "list", "--address", f"127.0.0.1:1,{pixy.address}").exit_code == 0
+
+
+def test_a_user_without_a_home_has_no_contexts(
+    pixy: FakePixy, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    pixy.answers["ListTopics"] = pb.ListTopicRs()
+    for name in ("PIXY_CONTEXTS", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert run("topics", "list", PIXY_CONTEXTS="").exit_code == 0
