@@ -69,7 +69,7 @@ Publish = Callable[[Level], Load]
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ClusterScale:
     """Amount of work."""
 
     rounds: int
@@ -96,7 +96,7 @@ class Sides:
 # --- loads ----------------------------------------------------------------------------------------
 
 
-def produce(sides: Sides, scale: Scale) -> list[Figure]:
+def produce(sides: Sides, scale: ClusterScale) -> list[Figure]:
     """Produce without keys at one node."""
     body = sides.body("produce")
     node = sides.cluster[1]
@@ -111,7 +111,7 @@ def produce(sides: Sides, scale: Scale) -> list[Figure]:
     return _beside(sides, scale, "Produce at one node", load, publish, _RATIOS_WANTED)
 
 
-def spread(sides: Sides, scale: Scale) -> list[Figure]:
+def spread(sides: Sides, scale: ClusterScale) -> list[Figure]:
     """Produce without keys at all nodes."""
     body = sides.body("spread")
 
@@ -135,7 +135,7 @@ def spread(sides: Sides, scale: Scale) -> list[Figure]:
     return _beside(sides, scale, "Produce spread over three nodes", load, publish, _RATIOS_WANTED)
 
 
-def keys(sides: Sides, scale: Scale) -> list[Figure]:
+def keys(sides: Sides, scale: ClusterScale) -> list[Figure]:
     """Produce with keys at one node, which forwards two thirds."""
     node = sides.cluster[1]
     bodies = [sides.body(f"key-{at}", key) for at, key in enumerate(_keys_of_nodes(sides.cluster))]
@@ -184,7 +184,7 @@ def _keys_of_nodes(cluster: Cluster) -> list[bytes]:
 
 
 def _beside(
-    sides: Sides, scale: Scale, name: str, load: Publish, publish: Publish, wanted: dict[int, float]
+    sides: Sides, scale: ClusterScale, name: str, load: Publish, publish: Publish, wanted: dict[int, float]
 ) -> list[Figure]:
     """Loads of all levels, in turns with NATS."""
     figures = []
@@ -257,17 +257,17 @@ def _figures(name: str, level: Level, pixy: list[Load], nats: list[Load], wanted
 # --- consumer groups ------------------------------------------------------------------------------
 
 
-def consume(sides: Sides, scale: Scale) -> list[Figure]:
+def consume(sides: Sides, scale: ClusterScale) -> list[Figure]:
     """Consumers at all nodes and at one."""
     return consume_figures(sides.cluster, sides.folder, scale.rounds, scale.seconds)
 
 
-def acks(sides: Sides, scale: Scale) -> list[Figure]:
+def acks(sides: Sides, scale: ClusterScale) -> list[Figure]:
     """Acks at any node."""
     return ack_figures(sides.cluster, scale.rounds)
 
 
-def groups(sides: Sides, scale: Scale) -> list[Figure]:
+def groups(sides: Sides, scale: ClusterScale) -> list[Figure]:
     """Members that come and go, and groups at rest."""
     return [*pause_figures(sides.cluster, scale.rounds), rest_figure()]
 
@@ -275,27 +275,27 @@ def groups(sides: Sides, scale: Scale) -> list[Figure]:
 # --- failures and rest ----------------------------------------------------------------------------
 
 
-def gaps(sides: Sides, scale: Scale) -> list[Figure]:
+def gaps(sides: Sides, scale: ClusterScale) -> list[Figure]:
     """Time without an answer after kills and stops of the leader."""
     return gap_figures(sides.cluster, scale.times)
 
 
-def leaders(sides: Sides, scale: Scale) -> list[Figure]:
+def leaders(sides: Sides, scale: ClusterScale) -> list[Figure]:
     """Time until all partitions have leaders."""
     return [leaders_figure(sides.cluster)]
 
 
-def rest(_: Sides, scale: Scale) -> list[Figure]:
+def rest(_: Sides, scale: ClusterScale) -> list[Figure]:
     """Few partitions."""
     return [partitions_figure()]
 
 
-def topics(_: Sides, scale: Scale) -> list[Figure]:
+def topics(_: Sides, scale: ClusterScale) -> list[Figure]:
     """Many idle topics."""
     return [topics_figure(scale.topics)]
 
 
-def polls(_: Sides, scale: Scale) -> list[Figure]:
+def polls(_: Sides, scale: ClusterScale) -> list[Figure]:
     """Many idle groups."""
     return [*group_memory_figures(), *groups_figures(scale.polls)]
 
@@ -341,7 +341,9 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=2000, help="idle topics")
     parser.add_argument("--polls", type=int, default=10_000, help="idle groups in long polls")
     arguments = parser.parse_args()
-    scale = Scale(arguments.rounds, arguments.seconds, arguments.times, arguments.topics, arguments.polls)
+    scale = ClusterScale(
+        arguments.rounds, arguments.seconds, arguments.times, arguments.topics, arguments.polls
+    )
     figures: list[Figure] = []
     with _sides() as sides:
         for name in arguments.only or MEASURES:

@@ -53,6 +53,16 @@ class FrameAction(Enum):
     """Connection error with that code."""
 
 
+_OF_ANY_STREAM = {
+    StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
+    StreamState.OPEN: FrameAction.TAKE,
+    StreamState.HALF_CLOSED_REMOTE: FrameAction.TAKE,
+    StreamState.CLOSED: FrameAction.IGNORE,
+    StreamState.RESET: FrameAction.IGNORE,
+    StreamState.SKIPPED: FrameAction.IGNORE,
+}
+"""Actions for frames that may come behind the end of a stream."""
+
 FRAME_ACTIONS: dict[FrameType, dict[StreamState, FrameAction]] = {
     FrameType.DATA: {
         StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
@@ -71,22 +81,8 @@ FRAME_ACTIONS: dict[FrameType, dict[StreamState, FrameAction]] = {
         StreamState.RESET: FrameAction.IGNORE,
         StreamState.SKIPPED: FrameAction.PROTOCOL_ERROR,
     },
-    FrameType.RST_STREAM: {
-        StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
-        StreamState.OPEN: FrameAction.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: FrameAction.TAKE,
-        StreamState.CLOSED: FrameAction.IGNORE,
-        StreamState.RESET: FrameAction.IGNORE,
-        StreamState.SKIPPED: FrameAction.IGNORE,
-    },
-    FrameType.WINDOW_UPDATE: {
-        StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
-        StreamState.OPEN: FrameAction.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: FrameAction.TAKE,
-        StreamState.CLOSED: FrameAction.IGNORE,
-        StreamState.RESET: FrameAction.IGNORE,
-        StreamState.SKIPPED: FrameAction.IGNORE,
-    },
+    FrameType.RST_STREAM: _OF_ANY_STREAM,
+    FrameType.WINDOW_UPDATE: _OF_ANY_STREAM,
 }
 
 

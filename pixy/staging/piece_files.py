@@ -138,7 +138,6 @@ class PieceFile:
         self._disk = disk
         self.path = _path(directory, stage)
         self._header = _header(cluster_id, stage)
-        self._stage = stage
         self._size = size
 
     def write(self, pieces: Sequence[NewPiece]) -> dict[PieceKey, PiecePlace]:
