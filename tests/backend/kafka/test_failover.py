@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pixy.backend import Backend, TopicPartition
+from pixy.backend import BATCH_MEMORY_BYTES, Backend, TopicPartition
 from pixy.backend.kafka import KafkaBackend
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from tests.conformance.support import append, append_nowait, fetch_now, make_batch, offsets, values
@@ -269,7 +269,7 @@ async def test_a_backend_starts_without_brokers_and_becomes_ready_by_itself(
 async def test_requests_waiting_for_a_frozen_broker_are_bounded_and_reported(
     kafka_three: KafkaCluster, partition: TopicPartition
 ) -> None:
-    size = len(make_batch(b"v" * 1000))
+    size = len(make_batch(b"v" * 1000)) + BATCH_MEMORY_BYTES
     async with open_kafka(kafka_three, buffer_bytes=10 * size, delivery_timeout_s=2.0) as backend:
         await append(backend, partition, b"first")
         with kafka_three.broker(1).paused(), kafka_three.broker(2).paused(), kafka_three.broker(3).paused():
