@@ -115,6 +115,15 @@ def test_a_damaged_checkpoint_does_not_count_as_one_of_the_two_kept(store: Store
     assert files(tmp_path) == [A.file_name, C.file_name]
 
 
+def test_of_a_checkpoint_with_a_bad_sector_the_one_before_is_used(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    store = CheckpointStore(disk, tmp_path / "state")
+    store.write(A, RECORDS, TIME)
+    store.write(B, RECORDS, TIME)
+    disk.unreadable = {tmp_path / "state" / B.file_name}
+    assert store.load() == (Checkpoint(A, RECORDS), [A])
+
+
 def test_a_damaged_checkpoint_that_is_written_again_counts(store: Store, tmp_path: Path) -> None:
     store.write(A, RECORDS, TIME)
     store.write(B, RECORDS, TIME)

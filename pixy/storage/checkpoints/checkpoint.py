@@ -101,7 +101,7 @@ from pixy.records import (
     read_header,
     read_records,
 )
-from pixy.storage.disk import CHECKPOINT_BYTES_MAX, Disk, File, read_whole, sync_is_final
+from pixy.storage.disk import CHECKPOINT_BYTES_MAX, Disk, File, lost_is_corrupt, read_whole, sync_is_final
 
 __all__ = [
     "PART",
@@ -325,7 +325,9 @@ def read_checkpoint(disk: Disk, path: Path) -> list[tuple[bytes, bytes]]:
     id = CheckpointId.from_file_name(path.name)
     if id is None:
         raise CorruptData("its name is not a checkpoint's")
-    return decode_checkpoint(read_whole(disk, path, CHECKPOINT_BYTES_MAX), id, path)
+    with lost_is_corrupt(path):
+        data = read_whole(disk, path, CHECKPOINT_BYTES_MAX)
+    return decode_checkpoint(data, id, path)
 
 
 def decode_checkpoint(data: bytes, id: CheckpointId, path: Path) -> list[tuple[bytes, bytes]]:

@@ -12,6 +12,7 @@ from pixy.storage.disk.disk import (
     RealFile,
     is_disk_full,
     is_unreadable,
+    lost_is_corrupt,
     sync_is_final,
 )
 from pixy.storage.disk.identity import (
@@ -54,6 +55,7 @@ __all__ = [
     "is_disk_full",
     "is_unreadable",
     "load_identity",
+    "lost_is_corrupt",
     "next_step",
     "read_identity",
     "read_partition_identity",

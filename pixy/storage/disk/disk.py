@@ -29,6 +29,7 @@ from typing import Protocol
 
 import structlog
 
+from pixy.errors import CorruptData
 from pixy.storage.disk.direct_writes import DIRECT_BYTES_MIN, DirectWrites, write_all
 from pixy.storage.disk.io_uring import IoUring
 from pixy.storage.disk.regular_file import DIRECTORY_MODE, FILE_MODE, regular_file
@@ -80,6 +81,17 @@ def is_disk_full(error: BaseException | None) -> bool:
 def is_unreadable(error: OSError) -> bool:
     """True if a file is there and the device, or the file system, has lost some of its bytes."""
     return error.errno in _LOST
+
+
+@contextmanager
+def lost_is_corrupt(path: Path) -> Iterator[None]:
+    """Raise CorruptData for a file of which bytes are lost, see `is_unreadable`."""
+    try:
+        yield
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise CorruptData(f"{path} cannot be read: {error}") from error
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from pixy.storage.disk import (
     IDENTITY_PART,
     Disk,
     is_disk_full,
-    is_unreadable,
+    lost_is_corrupt,
     read_partition_identity,
     sync_is_final,
 )
@@ -288,12 +288,8 @@ def _judge_partition(disk: Disk, path: Path, files: list[str], known: KnownParti
 def _read_identity(disk: Disk, path: Path, files: list[str]) -> PartitionIdentity:
     if _IDENTITY not in files:
         raise CorruptData(f"{path / _IDENTITY} is missing")
-    try:
+    with lost_is_corrupt(path / _IDENTITY):
         return read_partition_identity(disk, path / _IDENTITY)
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        raise CorruptData(f"{path / _IDENTITY} cannot be read: {error}") from error
 
 
 def _remove_in_place(disk: Disk, path: Path) -> None:
