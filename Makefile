@@ -107,7 +107,7 @@ proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I . -I pixy/proto --python_out=$(CACHE)/proto-raw \
 	    --grpc_python_out=$(CACHE)/proto-raw --mypy_out=quiet:$(CACHE)/proto-raw --mypy_grpc_out=quiet:$(CACHE)/proto-raw kafkapixy.proto pixy_topics.proto pixy_log.proto pixy_cluster.proto
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I pixy/proto --python_out=$(CACHE)/proto-raw \
-	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto raft.proto peers.proto node_calls.proto consumer_calls.proto
+	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto raft.proto peers.proto node_calls.proto consumer_calls.proto copies.proto
 	@# The stubs live in a package, so their imports of each other are made absolute.
 	@sed -i -E 's/^import ([a-z_]+_pb2) as/from pixy.proto import \1 as/' $(CACHE)/proto-raw/*.py $(CACHE)/proto-raw/*.pyi
 	@# Of its own, because stubs of kafka-pixy's clients have the same names in the default pool.

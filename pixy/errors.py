@@ -15,6 +15,7 @@ __all__ = [
     "AckBeyondEnd",
     "AckElsewhere",
     "ConfigError",
+    "CopyTryLater",
     "CorruptData",
     "DataDirectoryError",
     "DeadlineExceeded",
@@ -23,6 +24,7 @@ __all__ = [
     "InvalidAck",
     "InvalidArgument",
     "InvalidBatch",
+    "InvalidCopyRequest",
     "InvalidGroup",
     "InvalidHeaders",
     "InvalidOffset",
@@ -31,6 +33,8 @@ __all__ = [
     "LongPollTimeout",
     "MessageTooLarge",
     "MetadataTooLarge",
+    "NoCopySession",
+    "NoSuchReplica",
     "NotConsumed",
     "NotFound",
     "OffsetOutOfRange",
@@ -41,6 +45,7 @@ __all__ = [
     "PeerRefused",
     "PixyError",
     "ResourceExhausted",
+    "SegmentNotFound",
     "ServiceDisabled",
     "ShuttingDown",
     "StaleTopicVersion",
@@ -189,6 +194,10 @@ class UnknownPartition(InvalidArgument):
     kafka_code = 3
 
 
+class InvalidCopyRequest(InvalidArgument):
+    """A request of a copy session names no data, or data behind the end of a segment."""
+
+
 class TopicExists(PixyError):
     """A topic of that name exists already."""
 
@@ -229,6 +238,18 @@ class NotConsumed(NotFound):
     """The consumer group exists but does not consume that topic."""
 
     kafka_code = 69
+
+
+class NoCopySession(NotFound):
+    """The copy session has ended, or never began."""
+
+
+class NoSuchReplica(NotFound):
+    """The node has no replica of the partition that it is asked to copy."""
+
+
+class SegmentNotFound(NotFound):
+    """The data is not part of a copy session, or not any more."""
 
 
 class LongPollTimeout(NotFound):
@@ -339,6 +360,10 @@ class OffsetsSet(Unavailable):
 
 class PeerRefused(Unavailable):
     """One of two nodes refuses their connection; the message says what to do."""
+
+
+class CopyTryLater(Unavailable):
+    """A replica cannot be copied yet: it lacks records, or too many copies are under way."""
 
 
 class ServiceDisabled(Unavailable):

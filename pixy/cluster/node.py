@@ -496,7 +496,7 @@ class Node:
             nodes_seen=self._reactions.nodes_seen,
             ticked=self._ticked,
             has_all_groups=lambda: not self._starting,
-            damaged_groups=self.partitions.damaged_groups,
+            partitions=self.partitions,
         )
         peers.attach(self._log, identity, self.state_groups, duties)
         self.partitions.elect = peers.elect

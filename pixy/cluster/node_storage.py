@@ -31,7 +31,7 @@ from pixy.cluster.log import (
 from pixy.cluster.publications import PieceRetention, Sideloading
 from pixy.cluster.replicas import Partitions, StateGroups
 from pixy.errors import Unavailable
-from pixy.proto.state_pb2 import PublishParts
+from pixy.proto.state_pb2 import AppliedPosition, PublishParts
 from pixy.staging import Pieces, Stages
 from pixy.storage import DamagedLog, Disk, StagedPart, Upkeep, Worker
 
@@ -98,6 +98,7 @@ class NodeStorage:
             on_damaged=self._on_damaged,
             on_full=self._on_full,
             on_fault=hooks.on_fault,
+            install=self._install,
         )
         self.log = NodeLog(disk, clock, options, recovered, files, log_hooks, peers)
         self._cold_reads = ColdReads(
@@ -200,6 +201,9 @@ class NodeStorage:
 
     def _find_parts(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart]:
         return self.retention.find_parts(replica, command)
+
+    def _install(self, replica: PartitionReplica, position: AppliedPosition) -> None:
+        self.partitions.install(replica, position)
 
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
         self.partitions.drop_segments(replica, log_begin_offset)

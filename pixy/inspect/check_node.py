@@ -35,6 +35,7 @@ from pixy.cluster import (
     restore_state,
     takes_publication,
 )
+from pixy.copies import is_due
 from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData, DataDirectoryError, VoidEntry
 from pixy.inspect.check_checkpoints import check_checkpoints
@@ -46,7 +47,7 @@ from pixy.inspect.check_staging import check_staging
 from pixy.inspect.replayed_entries import ReplayedEntries, replay
 from pixy.inspect.report import Report
 from pixy.multiraft import ADVICE, FIRST_PARTITION_GROUP, conf_state_of, why_never_a_member
-from pixy.proto.state_pb2 import OffsetRecord, PartitionIdentity
+from pixy.proto.state_pb2 import AppliedPosition, OffsetRecord, PartitionIdentity
 from pixy.staging import PieceKey
 from pixy.storage import (
     DirectoryKind,
@@ -54,6 +55,7 @@ from pixy.storage import (
     EntryType,
     File,
     KnownPartitions,
+    copy_directory,
     judge_partition_directory,
     read_identity,
 )
@@ -407,7 +409,22 @@ class _NodeCheck:
             self.report.records += replayed.records
             self._ends[key] = (applied.end_offset if applied else 0) + replayed.records
             self._check_pieces(directory.name, identity.raft_group, entries, self._published[key])
+        if self._is_replaced(directory, identity.raft_group, applied):
+            directory = copy_directory(directory.parent, identity.raft_group)
         check_partition(self._disk, directory, applied, replayed, self.report)
+
+    def _is_replaced(self, directory: Path, raft_group: int, applied: AppliedPosition | None) -> bool:
+        """True if the next start replaces a directory by the copy of its partition."""
+        try:
+            due = is_due(self._disk, directory.parent, raft_group, applied)
+        except DataDirectoryError as error:
+            self.report.damaged("partition", directory.name, f"{error}: the next start is refused")
+            return False
+        if due:
+            self.report.add(
+                "partition", directory.name, f"its copy, {raft_group}-copy, takes its place at the next start"
+            )
+        return due
 
     def _check_pieces(
         self, name: str, raft_group: int, entries: Iterable[CheckedEntry], publication: int

@@ -186,6 +186,15 @@ class Driver:
     def bind(self, group: RaftGroup, application: Application, apply: Apply) -> None:
         """Set the application of a group, and apply the entries that were held for it."""
         group.application, group.apply, group.stamp = application, apply, application.stamp
+        self.release(group)
+
+    def hold(self, group: RaftGroup) -> None:
+        """Apply and propose nothing of a group from here on, until `release`."""
+        group.held = []
+        group.look_at_role()
+
+    def release(self, group: RaftGroup) -> None:
+        """Apply the entries that were held, and those that come."""
         held, group.held = group.held, None
         if held:
             self._apply(group, held)
@@ -597,7 +606,7 @@ class Driver:
 
     def _apply(self, group: RaftGroup, entries: list[Entry]) -> None:  # noqa: PLR0912  # the way of each entry
         application = group.application
-        if application is None:
+        if application is None or group.held is not None:
             group.held = [*(group.held or ()), *entries]
             return
         apply, rows = group.apply, application.rows

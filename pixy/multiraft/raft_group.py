@@ -63,7 +63,7 @@ class RaftGroup:
         node: the Raft core; None before the first use.
         application, apply, stamp: the state that its entries change, and its functions; None while
             it is not known.
-        held: committed entries that wait for the application, None if there are none.
+        held: committed entries that wait for the application; None while they are applied at once.
         applied_index, applied_term: the last applied entry.
         has_peers: True if other nodes are members.
         proposals: proposals of this node; None before the first one.
@@ -192,6 +192,7 @@ class RaftGroup:
             and raft.lead_transferee == NONE
             and raft.id in raft.tracker.progress
             and self.application is not None
+            and self.held is None
         )
         if not can_propose:
             self.leads = False
@@ -211,9 +212,11 @@ class RaftGroup:
             self.proposals.propose_again()
 
     def unapplied(self) -> list[Entry]:
-        """The entries behind the last applied one. They may yet be committed, or replaced."""
+        """The entries behind the last applied one, or behind a snapshot that is about to replace
+        it. They may yet be committed, or replaced.
+        """
         log = self.storage if self.node is None else self.node.raft.log
-        first, end = self.applied_index + 1, log.last_index() + 1
+        first, end = max(self.applied_index + 1, log.first_index()), log.last_index() + 1
         if first == end:
             return []
         read = self.storage.entries if self.node is None else self.node.raft.log.slice

@@ -6,8 +6,8 @@ durable, the snapshot replaces the application's state.
 
 A leader whose journal does not reach back to what a follower lacks sends such a message, and then
 nothing more: until the follower has restored the snapshot or refused it, or the driver is told that
-it failed (`snapshot_serving`). Partitions have no data to fetch yet: a replica that has all records
-takes over the position of the snapshot (`partition_snapshots`).
+it failed (`snapshot_serving`). Of a partition, a snapshot has a description of the state: a replica
+that has all records takes over its position (`partition_snapshots`).
 """
 
 from collections.abc import Callable, Mapping

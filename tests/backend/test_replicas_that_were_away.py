@@ -1,5 +1,6 @@
 """Replicas of partitions that come back after the journals of the others have lost entries: with
-all records they go on, whatever else they lack; without them they wait for a copy.
+all records they go on, whatever else they lack. Those without them are in `test_copied_replicas`;
+here they wait, as nobody gives copies.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ import pytest
 
 from pixy.cluster import ClusterStatus, problems
 from pixy.cluster.log.replica import PartitionReplica
+from pixy.cluster.peering import node_peers
+from pixy.cluster.state import FEATURE_LEVEL
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData
 from pixy.multiraft.raft_group import RaftGroup
@@ -118,7 +121,14 @@ def test_a_replica_with_all_records_takes_over_the_position_of_its_leader(
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
-def test_a_replica_without_a_record_waits_for_a_copy(tmp_path: Path) -> None:
+@pytest.fixture
+def no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of a release before copies."""
+    monkeypatch.setattr(node_peers, "COPIES_LEVEL", FEATURE_LEVEL + 1)
+
+
+@pytest.mark.usefixtures("no_copies")
+def test_a_replica_without_a_record_waits_for_a_copy_while_nobody_gives_one(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         nodes, away = await quiet_and_busy(cluster)
         await nodes[0].append(b"missed")
@@ -138,6 +148,7 @@ def test_a_replica_without_a_record_waits_for_a_copy(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
+@pytest.mark.usefixtures("no_copies")
 def test_a_replica_that_waits_for_a_copy_is_out_of_sync_at_nodes_without_one(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         nodes, away = await quiet_and_busy(cluster)

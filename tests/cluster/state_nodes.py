@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from pixy.cluster.log.node_log import NodeLog
-from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.log.replica import PartitionReplica, StateReplica
 from pixy.cluster.replicas.state_group_recovery import recover_state_group
+from pixy.cluster.snapshots.copy_fetching import CopyFetching
 from pixy.cluster.snapshots.fetch_snapshot_codec import WantedSlice, decode_request
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshots.snapshot_serving import ServingOptions, SnapshotServing
 from pixy.config import StorageConfig
 from pixy.errors import Unavailable
+from pixy.faults import OnFault
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import Entry, Message
@@ -23,7 +25,7 @@ from tests.cluster.node_logs import open_log
 from tests.fakes.disk import RecordingDisk
 from tests.storage.journals import CLUSTER
 
-__all__ = ["GROUP", "NAME", "Pairs", "StateNetwork", "StateNode", "value_of"]
+__all__ = ["GROUP", "NAME", "Pairs", "StateNetwork", "StateNode", "no_copies", "value_of"]
 
 GROUP, NAME = 1, "metadata"
 
@@ -53,6 +55,26 @@ class Pairs:
 def value_of(number: int) -> bytes:
     """A value that does not shrink in a compressed batch."""
     return number.to_bytes(4, "big").hex().encode()
+
+
+class NoPartitions:
+    """Partitions of a node that has none, or none that `Partitions` knows."""
+
+    def __init__(self) -> None:
+        self.left_copies: set[int] = set()
+        self.on_installed: Callable[[PartitionReplica], None] = lambda _: None
+
+    def find_replica(self, raft_group: int) -> None:
+        """As `Partitions.find_replica`."""
+
+
+async def _no_call(*_: object) -> bytes:
+    raise AssertionError("nobody gives copies")
+
+
+def no_copies(log: NodeLog, on_fault: OnFault) -> CopyFetching:
+    """Copies of a node among nodes of a release that knows none."""
+    return CopyFetching(log, NoPartitions(), _no_call, lambda _: False, on_fault)
 
 
 class StateNode:
@@ -88,7 +110,7 @@ class StateNode:
         storage = StorageConfig(checkpoint_entries=1 << 20)
         opened = open_log(self.directory, storage=storage, send=self._send, fetch=self._fetch)
         self.log, self.disk, self.faults = opened.log, opened.disk, opened.faults
-        self.fetching.attach(self.log)
+        self.fetching.attach(self.log, no_copies(self.log, self.unexpected.append))
         voters = HardState(voters=self._network.voters)
         self.replica = await recover_state_group(
             self.log, opened.recovered, GROUP, NAME, self.pairs, voters, self._apply

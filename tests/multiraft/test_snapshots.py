@@ -162,6 +162,17 @@ async def test_the_state_is_replaced_once_the_reset_of_the_log_is_durable(follow
     assert group.reset_file == group.hard_state_file == follower.journal.files[-1].number
 
 
+async def test_what_a_snapshot_is_about_to_replace_is_not_the_tail_any_more(follower: DriverNode) -> None:
+    follower.driver.step(GROUP, Message(APP, 1, 2, 2, entries=[Entry(1, 1, data=b"x", kind=COMMAND)]))
+    await follower.settle()
+    assert [entry.index for entry in follower.group.unapplied()] == [1]
+    snapshot = Snapshot(9, 2, ALL)
+    offer(follower, snapshot)
+    await follower.settle()
+    assert follower.driver.snapshots.arrived(follower.group, snapshot)
+    assert (follower.group.applied_index, follower.group.unapplied()) == (0, [])
+
+
 async def test_a_snapshot_that_cannot_be_fetched_is_asked_for_again(follower: DriverNode) -> None:
     snapshot = Snapshot(9, 2, ALL)
     offer(follower, snapshot)

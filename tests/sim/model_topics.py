@@ -151,6 +151,10 @@ class TopicsModel:
         self.pending.append(change)
         self.unanswered += 1
 
+    def is_creating(self, name: str) -> bool:
+        """True if a creation of a topic may be under way."""
+        return any(change.what == "create" and change.name == name for change in self.pending)
+
     def take_back(self, change: Change) -> None:
         """Remove a rejected change, which must not be applied."""
         assert self.pending.pop() is change

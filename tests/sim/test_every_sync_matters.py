@@ -74,7 +74,7 @@ ALONE = {
     "storage/journal/journal.py:Journal._unlink sync_directory": 15,
     "storage/journal/journal.py:Journal._write write_durably": 1,
     "storage/disk/removal.py:remove_directories sync_directory": 6,
-    "storage/partition/log_segments.py:LogSegments._claim_directory make_directory": 7,
+    "storage/partition/log_segments.py:LogSegments.claim make_directory": 7,
     "storage/partition/log_segments.py:LogSegments.sync sync_directory": 4,
     "storage/journal/recovery.py:_make_durable sync": 128,
     "storage/journal/recovery.py:_make_durable sync_directory": 11,
@@ -151,6 +151,8 @@ moment.
 
 NOT_HERE = {
     "cluster/log/recovery.py:_candidate sync_directory": "tests/cluster/log/test_recovery",
+    "storage/partition/segment.py:Segment._copy sync": "tests/copies/test_staged_copy",
+    "storage/partition/segment.py:Segment.share sync": "tests/sim/cluster",
     "staging/piece_files.py:PieceFile._write sync": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:PieceFile._write sync_directory": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:PieceFile.write make_directory": "tests/sim/test_piece_crashes",
@@ -398,7 +400,7 @@ def test_a_directory_has_its_identity_before_its_first_segment(monkeypatch: pyte
     sync, write, claim = (
         PartitionLog.sync,
         identity.write_partition_identity,
-        LogSegments._claim_directory,
+        LogSegments.claim,
     )
     late: dict[LogSegments, Callable[[], None]] = {}
 
@@ -415,6 +417,6 @@ def test_a_directory_has_its_identity_before_its_first_segment(monkeypatch: pyte
             late.pop(log._files)()
         return position
 
-    monkeypatch.setattr(LogSegments, "_claim_directory", claim_without_identity)
+    monkeypatch.setattr(LogSegments, "claim", claim_without_identity)
     monkeypatch.setattr(PartitionLog, "sync", sync_and_write_identity)
     assert any(fails(seed) for seed in (LATE_IDENTITY_SEED, *range(1, SEEDS_MAX)))

@@ -32,7 +32,7 @@ from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, load_identity, run_on
-from tests.cluster.state_nodes import GROUP, NAME, Pairs
+from tests.cluster.state_nodes import GROUP, NAME, Pairs, no_copies
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.model import Model
@@ -122,7 +122,7 @@ class Follower:
         hooks = LogHooks(nothing, nothing, nothing, nothing, nothing, self._fault)
         peers = LogPeers(send=self._send, fetch=fetching.fetch, random=Random(1))
         self._log = NodeLog(disk, self.world.clock, options, recovered, files, hooks, peers)
-        fetching.attach(self._log)
+        fetching.attach(self._log, no_copies(self._log, self._fault))
         machine = Pairs()
         replica = await recover_state_group(
             self._log, recovered, GROUP, NAME, machine, HardState(voters=VOTERS), StateReplica.apply

@@ -147,6 +147,36 @@ def test_deletion_that_never_was(topics: Path) -> None:
         (topics / f"{raft_group}-deleted").rename(topics / "topic-0")
 
 
+def a_copy(topics: Path, raft_group: int, kind: str) -> Path:
+    path = topics / f"{raft_group}-{kind}"
+    path.mkdir()
+    (path / SEGMENT).write_bytes(b"records")
+    return path
+
+
+def test_copy(topics: Path) -> None:
+    a_copy(topics, TOPIC, "copy")
+    taken(topics)
+
+
+def test_replaced(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = a_copy(topics, TOPIC, "replaced")
+    assert removed(topics, path.name) == {"topic-0": None, "other-0": None}
+    assert "deletion" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["copy", "replaced"])
+def test_copy_of_a_deleted_partition(topics: Path, kind: str) -> None:
+    path = a_copy(topics, GONE, kind)
+    assert removed(topics, path.name) == {"topic-0": None, "other-0": None}
+
+
+@pytest.mark.parametrize("kind", ["copy", "replaced"])
+def test_copy_that_never_was(topics: Path, kind: str) -> None:
+    a_copy(topics, NEXT, kind)
+    refused(topics, "left from a copy of a partition that never was")
+
+
 def test_half_made(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty(topics)
     assert removed(topics, "topic-0") == {"other-0": None}

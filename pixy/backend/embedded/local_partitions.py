@@ -17,7 +17,7 @@ from pixy.backend.protocol import FetchResult
 from pixy.backend.timestamps import first_since
 from pixy.cluster import Node, PartitionReplica
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
-from pixy.records import OffsetRange, TopicPartition
+from pixy.records import OffsetRange
 from pixy.storage import PartitionLog
 
 __all__ = ["LocalPartitions", "fault_of"]
@@ -49,15 +49,15 @@ class LocalPartitions:
         self, replica: PartitionReplica, offset: int, *, max_bytes: int, max_wait: float | None
     ) -> FetchResult:
         """As `Backend.fetch`."""
+        # Each wait may end with another log: that of a copy.
         _check_ready(replica)
-        log = replica.log
-        if offset > log.end_offset:
+        if offset > replica.log.end_offset:
             await self._confirm([replica])
             self._check_running()
             _check_ready(replica)
-        _check_range(replica.partition, log, offset)
+        _check_range(replica, offset)
         is_confirmed = not _is_shared(replica)
-        if offset == log.end_offset:
+        if offset == replica.log.end_offset:
             if max_wait is None or max_wait > 0:
                 await self._wait_append(replica, max_wait)
             elif not is_confirmed:
@@ -65,19 +65,24 @@ class LocalPartitions:
                 is_confirmed = True
             self._check_running()
             _check_ready(replica)
-            _check_range(replica.partition, log, offset)
+            _check_range(replica, offset)
+        log = replica.log
         chunk = log.read_memory(offset, max_bytes)
         if chunk is None:
-            chunk = await self._read(replica, partial(log.read, offset, max_bytes))
+            chunk = await self._read(replica, log, partial(log.read, offset, max_bytes))
         return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset, is_confirmed)
 
-    async def _read(self, replica: PartitionReplica, read: Callable[[], T]) -> T:
-        """Read files of a partition on another thread. Damage makes the partition unready."""
+    async def _read(self, replica: PartitionReplica, log: PartitionLog, read: Callable[[], T]) -> T:
+        """Read files of a partition on another thread. Damage makes the partition unready, unless
+        they are not its files any more, or not yet.
+        """
         self._check_running()
+        _check_opened(replica, log)
         try:
             return await self._node.read(read)
         except PixyError as error:
             _check_ready(replica)
+            _check_opened(replica, log)
             if isinstance(error, CorruptData):
                 self._node.partitions.set_fault(replica, error)
             raise
@@ -107,9 +112,9 @@ class LocalPartitions:
         # Batches may move from memory to segments during the search, which covers all below this
         # offset.
         written_offset = log.written_offset
-        found = await self._read(replica, partial(log.find_timestamp, timestamp_ms))
-        at = max(written_offset if found is None else found, log.begin_offset)
-        while at < log.end_offset:
+        found = await self._read(replica, log, partial(log.find_timestamp, timestamp_ms))
+        at = max(written_offset if found is None else found, replica.log.begin_offset)
+        while at < replica.log.end_offset:
             self._check_running()
             try:
                 found, behind = await self._search_some(replica, timestamp_ms, at)
@@ -130,12 +135,11 @@ class LocalPartitions:
         """
         _check_ready(replica)
         await self._confirm([replica])
-        log = replica.log
-        offset = log.end_offset if offset < 0 else offset
-        if offset > log.begin_offset:
-            _check_range(replica.partition, log, offset)
+        offset = replica.log.end_offset if offset < 0 else offset
+        if offset > replica.log.begin_offset:
+            _check_range(replica, offset)
             await self._node.commands.delete_records(replica, offset)
-        return log.begin_offset
+        return replica.log.begin_offset
 
     async def _search_some(
         self, replica: PartitionReplica, timestamp_ms: int, at: int
@@ -198,7 +202,14 @@ def _check_ready(replica: PartitionReplica) -> None:
         raise CorruptData(str(replica.fault))
 
 
-def _check_range(partition: TopicPartition, log: PartitionLog, offset: int) -> None:
+def _check_opened(replica: PartitionReplica, log: PartitionLog) -> None:
+    group = replica.group
+    if replica.log is not log or (group is not None and group.held is not None):
+        raise Unavailable(f"the files of {replica.partition} are being replaced by a copy")
+
+
+def _check_range(replica: PartitionReplica, offset: int) -> None:
+    partition, log = replica.partition, replica.log
     if not log.begin_offset <= offset <= log.end_offset:
         raise OffsetOutOfRange(
             f"offset {offset} of {partition.topic}-{partition.partition} is out of range: "

@@ -11,7 +11,7 @@ from pixy.cluster.log.disk_reserve import Reserve
 from pixy.cluster.log.node_log import LogCounters, LogHooks, LogPeers, NodeLog
 from pixy.cluster.log.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.log.partition_condition import PartitionCondition
-from pixy.cluster.log.partition_snapshots import describe
+from pixy.cluster.log.partition_snapshots import copied_position, describe, descriptor_of, is_written
 from pixy.cluster.log.peer_start_record import PeerStartRecord
 from pixy.cluster.log.peer_starts import PeerStart, StartClaim, lacks
 from pixy.cluster.log.recovery import (
@@ -56,8 +56,11 @@ __all__ = [
     "StateMachine",
     "StateReplica",
     "cluster_id_of",
+    "copied_position",
     "describe",
+    "descriptor_of",
     "enter_directory",
+    "is_written",
     "lacks",
     "read_directory",
     "recover_node",

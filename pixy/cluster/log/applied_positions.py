@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pixy.cluster.log.replica import Mark, PartitionReplica
 from pixy.multiraft import RaftGroup
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
-from pixy.storage import Journal, RecordKind, SyncedLog, UnitRecord
+from pixy.storage import Journal, PartitionLog, RecordKind, SyncedLog, UnitRecord
 
 __all__ = ["AppliedPositionWriter", "positions_record"]
 
@@ -41,13 +41,15 @@ class AppliedPositionWriter:
         positions = []
         for entry in synced:
             assert isinstance(entry.mark, Mark)
-            if not entry.mark.replica.deleted and not self._is_outdated(entry.mark):
+            if not entry.mark.replica.deleted and not self._is_outdated(entry.log, entry.mark):
                 positions.append(_applied_position(entry.mark, entry))
         if positions:
             self.write(positions)
 
-    def _is_outdated(self, mark: Mark) -> bool:
-        """True if the replica has taken over a snapshot since: it has the same records."""
+    def _is_outdated(self, log: PartitionLog, mark: Mark) -> bool:
+        """True if the replica has taken over a snapshot since, or has another log by now."""
+        if mark.replica.log is not log:
+            return True
         position = self._groups[mark.replica.raft_group].position
         return position is not None and mark.applied.index < position.index
 

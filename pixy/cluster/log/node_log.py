@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from pixy.clock import Clock
-from pixy.cluster.log.applied_positions import AppliedPositionWriter
+from pixy.cluster.log.applied_positions import AppliedPositionWriter, positions_record
 from pixy.cluster.log.checkpoints import Checkpoints
 from pixy.cluster.log.entry_loading import EntryLoading
 from pixy.cluster.log.incarnation import Incarnation
@@ -43,6 +43,7 @@ from pixy.multiraft import (
     DriverPeers,
     RaftGroup,
 )
+from pixy.proto.state_pb2 import AppliedPosition
 from pixy.raft import RaftConfig, RandomSource, Snapshot
 from pixy.storage import (
     CheckpointId,
@@ -61,6 +62,11 @@ from pixy.storage import (
 __all__ = ["LogCounters", "LogHooks", "LogPeers", "NodeLog"]
 
 _NO_LIMIT = 1 << 62
+
+
+def _no_copies(*_: object) -> None:
+    """A node without peers has nobody to copy from."""
+    raise AssertionError("a node without peers has a copy of a partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,7 @@ class LogHooks:
         on_damaged: called with a partition whose segments cannot be written any more.
         on_full: called when the disk is full.
         on_fault: called with the error when nothing can be made durable any more.
+        install: replaces the log of a partition by its copy, whose applied position is durable.
     """
 
     drop_segments: Callable[[PartitionReplica, int], None]
@@ -100,6 +107,7 @@ class LogHooks:
     on_damaged: Callable[[DamagedLog], None]
     on_full: Callable[[], None]
     on_fault: Callable[[BaseException], None]
+    install: Callable[[PartitionReplica, AppliedPosition], None] = _no_copies
 
 
 class LogCounters(NamedTuple):
@@ -134,6 +142,7 @@ class NodeLog:
     Attributes:
         journal, incarnation, peer_starts, driver, writer, checkpoints, retention: its parts.
         disk, directory, files: as given.
+        copying: the thread that reads and writes files for copies of partitions.
     """
 
     def __init__(
@@ -149,6 +158,7 @@ class NodeLog:
         self.disk = disk
         self.directory = options.directory
         self.files = files
+        self.copying = options.worker("pixy-copies", background=True)
         self._clock = clock
         self._options = options
         self._hooks = hooks
@@ -178,6 +188,8 @@ class NodeLog:
         self._positions = AppliedPositionWriter(
             self.journal, self.driver.groups, hooks.drop_segments, self._on_positions
         )
+        # Applied positions of copies that are complete, and about to be installed.
+        self._copied: dict[RaftGroup, AppliedPosition] = {}
         self.takeovers = Takeovers(self.driver.snapshots)
         self.writer = self._make_writer()
         self.checkpoints = self._make_checkpoints()
@@ -288,6 +300,7 @@ class NodeLog:
 
     def abandon(self) -> None:
         """Stop the threads without further writes."""
+        self.copying.stop()
         self.writer.abandon()
         self.journal.abandon()
 
@@ -333,6 +346,25 @@ class NodeLog:
             driver.leader_changes,
         )
 
+    def install_copy(self, group: RaftGroup, snapshot: Snapshot, position: AppliedPosition) -> bool:
+        """Continue a partition from the position of its leader, with the files of a staged copy.
+
+        Args:
+            position: the applied position that the copy is complete for.
+
+        Returns:
+            False if it is not needed any more.
+        """
+        self._copied[group] = position
+        if self.driver.snapshots.arrived(group, snapshot):
+            return True
+        del self._copied[group]
+        return False
+
+    def is_installing(self, group: RaftGroup) -> bool:
+        """True from `install_copy` until the files of the copy are in their place."""
+        return group in self._copied or group.held is not None
+
     # --- between the parts ------------------------------------------------------------------------
 
     def _keeps_up(self) -> bool:
@@ -355,13 +387,22 @@ class NodeLog:
 
     def reset_records(self, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
         """See `DriverHooks`."""
-        return position_records(group, snapshot)
+        copied = self._copied.get(group)
+        if copied is None:
+            return position_records(group, snapshot)
+        assert copied.index == snapshot.index
+        group.position = copied
+        return [positions_record([copied])]
 
     def _restore(self, group: RaftGroup, snapshot: Snapshot) -> None:
         replica = group.application
         if isinstance(replica, PartitionReplica):
             assert group.position is not None
             group.position_file, group.begin = self.journal.files[-1].number, group.position
+            copied = self._copied.pop(group, None)
+            if copied is not None:
+                self._hooks.install(replica, copied)
+                return
             take_over(replica, group.position)
             if replica.log.has_segments_below(replica.log.begin_offset):
                 self._hooks.drop_segments(replica, replica.log.begin_offset)

@@ -7,7 +7,8 @@
     UNWRITABLE   no                 no                   a start found damage and did not open the
                                                          log, or the log writer gave it up
 
-A condition only becomes worse; the next start decides anew. While a partition is unwritable, its
+A condition only becomes worse, until a copy replaces the files (`Partitions.install`); the next
+start decides anew. While a partition is unwritable, its
 entries behind the applied position stay in the journal.
 
 Two facts are no part of the condition. The deletion of a topic is one flag for all its partitions

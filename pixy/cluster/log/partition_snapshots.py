@@ -4,7 +4,7 @@ A replica that was away may lack entries that the journal of its leader has lost
 every record: entries of elections, changes of the configuration and commands take no offsets. The
 leader describes its partition at a position (`PartitionDescriptor`). A replica whose committed
 records end at the same offset has the same records, because committed records of one partition are
-the same everywhere. It takes over the position; all others wait for a copy (`missing_copies`).
+the same everywhere. It takes over the position; all others need a copy (`copy_fetching`).
 
 The position is the oldest one that is exact and not below the begin of the leader's log: whoever
 has the records up to there gets the rest from the journal. Exact are the applied state, and the
@@ -17,7 +17,7 @@ where the synced segments end, so it is written only once an applied position ha
     ------------------------  ---------------------------------  -------------------------------
     ends at the offset        has all of it                      takes over the position
     ends at the offset        has less: segments are not synced  waits for the next one
-    ends elsewhere, or is     any                                waits for a copy
+    ends elsewhere, or is     any                                needs a copy
     not written any more
 
 Pieces of stages that the lost entries name are not fetched here. They are on the majority that has
@@ -42,7 +42,9 @@ from pixy.storage import UnitRecord
 
 __all__ = [
     "Takeovers",
+    "copied_position",
     "describe",
+    "descriptor_of",
     "has_records",
     "is_written",
     "position_of",
@@ -51,6 +53,8 @@ __all__ = [
 ]
 
 log = structlog.get_logger(__name__)
+
+_OFFSET_MAX = 2**63 - 1
 
 
 class Takeovers:
@@ -132,7 +136,7 @@ def _described(position: AppliedPosition) -> bytes:
 
 def has_records(replica: PartitionReplica, snapshot: Snapshot) -> bool:
     """True if a replica has every record up to a snapshot, and can go on behind it."""
-    descriptor = _descriptor(snapshot)
+    descriptor = descriptor_of(snapshot)
     if descriptor is None or replica.condition is PartitionCondition.UNWRITABLE:
         return False
     return replica.log.end_offset == descriptor.end_offset
@@ -148,7 +152,7 @@ def is_written(replica: PartitionReplica) -> bool:
 def position_of(replica: PartitionReplica, snapshot: Snapshot) -> AppliedPosition:
     """The applied position of a replica that takes over a snapshot's: its own, at another entry."""
     assert replica.group is not None
-    descriptor = _descriptor(snapshot)
+    descriptor = descriptor_of(snapshot)
     assert descriptor is not None
     assert has_records(replica, snapshot)
     assert is_written(replica)
@@ -165,6 +169,21 @@ def position_of(replica: PartitionReplica, snapshot: Snapshot) -> AppliedPositio
     del position.rows[:]
     position.rows.extend(descriptor.rows)
     return position
+
+
+def copied_position(replica: PartitionReplica, snapshot: Snapshot) -> AppliedPosition:
+    """The applied position of a replica that has a copy of a leader's, but for the segments."""
+    descriptor = descriptor_of(snapshot)
+    assert descriptor is not None
+    return AppliedPosition(
+        raft_group=replica.raft_group,
+        index=snapshot.index,
+        term=snapshot.term,
+        log_begin_offset=descriptor.log_begin_offset,
+        end_offset=descriptor.end_offset,
+        publication=descriptor.publication,
+        rows=descriptor.rows,
+    )
 
 
 def position_records(group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
@@ -185,11 +204,16 @@ def take_over(replica: PartitionReplica, position: AppliedPosition) -> None:
     replica.wake()
 
 
-def _descriptor(snapshot: Snapshot) -> PartitionDescriptor | None:
+def descriptor_of(snapshot: Snapshot) -> PartitionDescriptor | None:
     """The descriptor of a snapshot, None if it has none that a correct node writes."""
     try:
         descriptor = PartitionDescriptor.FromString(snapshot.data)
     except DecodeError:
         return None
-    is_possible = descriptor.HasField("end_offset") and descriptor.publication <= INDEX_MAX
+    is_possible = (
+        descriptor.HasField("end_offset")
+        and descriptor.log_begin_offset >= 0
+        and 0 <= descriptor.end_offset < _OFFSET_MAX
+        and descriptor.publication <= INDEX_MAX
+    )
     return descriptor if is_possible else None

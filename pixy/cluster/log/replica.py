@@ -83,7 +83,7 @@ class PartitionReplica:
         log: the applied records.
         rows: results of the last proposals.
         waiters: fetches that wait for the next append, oldest first, None if there are none.
-        condition: its condition. Invariant: it only becomes worse.
+        condition: its condition. Invariant: it only becomes worse, as long as the log is the same.
         fault: the damage that made it unready, None while it is ready.
         stuck_bytes: approximate size of its entries in the journal while it is unwritable, else 0.
         needs_copy: True while it lacks entries that the journal of its leader does not have any

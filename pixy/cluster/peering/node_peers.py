@@ -9,7 +9,7 @@ It wires `cluster_search`, `cluster_nodes`, `failover`, `leader_balancer`, `vote
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -44,9 +44,18 @@ from pixy.cluster.peering.relays import Relays, sender_of
 from pixy.cluster.peering.ticker import Ticker
 from pixy.cluster.peering.told_refusals import decode_starts
 from pixy.cluster.peering.voter_reconciler import VoterReconciler
-from pixy.cluster.replicas import NodeTime, StateGroups
-from pixy.cluster.snapshots import FetchingOptions, SnapshotCounts, SnapshotFetching, SnapshotServing
+from pixy.cluster.replicas import NodeTime, Partitions, StateGroups
+from pixy.cluster.snapshots import (
+    CopyFetching,
+    CopyMethod,
+    CopyServing,
+    FetchingOptions,
+    SnapshotCounts,
+    SnapshotFetching,
+    SnapshotServing,
+)
 from pixy.cluster.state import (
+    COPIES_LEVEL,
     FEATURE_LEVEL,
     SECOND_PROTOCOL_LEVEL,
     NodeInfo,
@@ -89,6 +98,12 @@ _HAND_OVER_S = 2.0
 _HAND_OVER_STEP_S = 0.02
 _BEAT_EVERY_TICKS = 5
 _LOOK_EVERY_TICKS = 20
+_COPY_METHODS = {
+    CopyMethod.BEGIN: PeerMethod.BEGIN_COPY,
+    CopyMethod.CHECK: PeerMethod.CHECK_COPY,
+    CopyMethod.FETCH: PeerMethod.FETCH_COPY,
+    CopyMethod.END: PeerMethod.END_COPY,
+}
 _RAFT, _PROPOSALS = MessageKind.RAFT, MessageKind.PROPOSALS
 _RAFT_SLICE = 100
 """Raft messages and entries of other nodes that are processed at once: about a millisecond."""
@@ -112,7 +127,7 @@ class PeerDependencies:
         nodes_seen: called when a node can be reached again, or cannot be reached any more.
         ticked: called at the end of each tick.
         has_all_groups: False while the start has not opened all raft groups.
-        damaged_groups: the raft groups of partitions that are damaged here.
+        partitions: the partitions of this node.
     """
 
     register: Callable[[JoinRequest], Awaitable[int]]
@@ -123,7 +138,7 @@ class PeerDependencies:
     nodes_seen: Callable[[], None]
     ticked: Callable[[], None]
     has_all_groups: Callable[[], bool]
-    damaged_groups: Container[int]
+    partitions: Partitions
 
 
 class NodePeers:
@@ -316,11 +331,22 @@ class NodePeers:
         self._fetching = SnapshotFetching(
             self._call_bulk, FetchingOptions(cluster_id, node_id), self._on_fault
         )
-        self._fetching.attach(node_log)
+        copies = CopyFetching(
+            node_log, duties.partitions, self._call_copy, self._gives_copies, self._on_fault
+        )
+        self._fetching.attach(node_log, copies)
         self._serving = SnapshotServing(cluster_id, groups.find, self._driver, node_log.files)
+        self._copies = CopyServing(node_log, duties.partitions, self._serving.heard)
+        self._serving.sweeps += [self._copies.sweep, copies.sweep]
+        self._copy_handlers: dict[int, Handler] = {
+            PeerMethod.BEGIN_COPY: self._copies.begin,
+            PeerMethod.CHECK_COPY: self._copies.check,
+            PeerMethod.FETCH_COPY: self._copies.fetch,
+            PeerMethod.END_COPY: self._copies.end,
+        }
         self._failover = Failover(self._driver, self.members.is_up, self._random)
         self._placement = LeaderBalancer(
-            self._driver, self._up_since.get, self.clocks.is_off, duties.damaged_groups
+            self._driver, self._up_since.get, self.clocks.is_off, duties.partitions.damaged_groups
         )
         self._groups = groups
         self._departures = Departures(
@@ -413,6 +439,7 @@ class NodePeers:
         if self._log is not None:
             self._failover.stop()
             self._serving.stop()
+            self._copies.stop()
             await self._fetching.stop()
             await self._lookup.stop()
             await self._departures.stop()
@@ -585,6 +612,13 @@ class NodePeers:
     async def _call_bulk(self, node_id: int, payload: bytes, timeout: float) -> bytes:
         return await self.relays.call(node_id, PeerMethod.FETCH_SNAPSHOT, payload, timeout, bulk=True)
 
+    async def _call_copy(self, node_id: int, method: CopyMethod, payload: bytes, timeout: float) -> bytes:
+        return await self.relays.call(node_id, _COPY_METHODS[method], payload, timeout, bulk=True)
+
+    def _gives_copies(self, node_id: int) -> bool:
+        node = self._groups.metadata.nodes.get(node_id)
+        return node is not None and node.feature_level >= COPIES_LEVEL
+
     def _forward(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int
     ) -> None:
@@ -737,7 +771,7 @@ class NodePeers:
             return await self._serving.answer(payload)
         if method == PeerMethod.RELAY:
             return await self._answer_relayed(caller.node_id, Relayed.FromString(payload))
-        handler = self._duties.methods.get(method)
+        handler = self._duties.methods.get(method) or self._copy_handlers.get(method)
         if handler is None:
             raise FailedPrecondition(f"call {method} is not known to this release ({self._options.version})")
         try:

@@ -155,6 +155,10 @@ class PeerMethod(IntEnum):
     GIVE_UP = 13
     NODES = 14
     IS_MEMBER = 15
+    BEGIN_COPY = 16
+    CHECK_COPY = 17
+    FETCH_COPY = 18
+    END_COPY = 19
 
 
 class Beat(NamedTuple):

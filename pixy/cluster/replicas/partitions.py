@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -49,6 +50,7 @@ from pixy.cluster.state import (
     undecodable,
 )
 from pixy.config import StorageConfig
+from pixy.copies import roll_forward, swap_directories
 from pixy.entry_ids import LogPosition
 from pixy.errors import (
     CorruptData,
@@ -60,6 +62,7 @@ from pixy.errors import (
 )
 from pixy.multiraft import DedupTable, Driver, RaftGroup, conf_state_of, found_state, recovered_group
 from pixy.proto.state_pb2 import (
+    AppliedPosition,
     HardState,
     PartitionCommand,
     PartitionIdentity,
@@ -81,6 +84,7 @@ from pixy.storage import (
     TopicLogs,
     Upkeep,
     Worker,
+    copy_directory,
     run_on,
     sort_partition_directories,
     why_undecodable,
@@ -116,6 +120,8 @@ class Partitions:
         opening: opens the raft groups of new partitions.
         file_time_ms: see `TopicLogs`; set before topics are put.
         damaged_groups: raft groups of the partitions that are not ready.
+        on_installed: called with a partition whose log was replaced by a copy.
+        left_copies: raft groups of the partitions with copies under way that a start has found.
     """
 
     def __init__(
@@ -144,6 +150,8 @@ class Partitions:
         self._by_topic: dict[str, _TopicPartitions] = {}
         self._by_group = PartitionsByRaftGroup()
         self.damaged_groups: set[int] = set()
+        self.on_installed: Callable[[PartitionReplica], None] = lambda _: None
+        self.left_copies: set[int] = set()
         # Until `restore` a group may be in the journal: a new one would have forgotten its vote.
         self._restored = False
         self.opening = PartitionOpening(self._open_new, self._is_preferred, self._elect)
@@ -258,14 +266,15 @@ class Partitions:
         """The raft group of a partition by its id; None if metadata does not know it, or this node
         is no member.
         """
-        replica = self._find_member(raft_group)
+        replica = self.find_replica(raft_group)
         return None if replica is None else self.group_of(replica)
 
     def serves(self, raft_group: int) -> bool:
         """True if a partition has this raft group, and this node is a member of it."""
-        return self._find_member(raft_group) is not None
+        return self.find_replica(raft_group) is not None
 
-    def _find_member(self, raft_group: int) -> PartitionReplica | None:
+    def find_replica(self, raft_group: int) -> PartitionReplica | None:
+        """A partition by its raft group, None if this node is no member of it."""
         partition = self._by_group.find(raft_group)
         replica = None if partition is None else self.get(partition)
         if replica is None or replica.raft_group != raft_group or not self.is_member(replica):
@@ -477,6 +486,60 @@ class Partitions:
             raft_group=topic.raft_groups[number],
         )
 
+    # --- copies -----------------------------------------------------------------------------------
+
+    def install(self, replica: PartitionReplica, position: AppliedPosition) -> None:
+        """Replace the log of a partition by its staged copy, of which the journal has the applied
+        position: its entries wait until that is done.
+        """
+        group, before, name = replica.group, replica.log, "{}-{}".format(*replica.partition)
+        assert group is not None
+        self._driver.hold(group)
+        self._writer.forget(before)
+        copy = PartitionLog(self._disk, self._topics / name, before.identity, before.topic)
+        copy.begin_at(position)
+        replica.log, replica.rows = copy, DedupTable(position.rows)
+        replica.publication = replica.durable_publication = position.publication
+
+        def swap() -> _Swapped:
+            before.close()
+            if copy.topic.deleted:
+                left = copy_directory(self._topics, replica.raft_group)
+                return _Swapped([], [left] if left.name in self._disk.names(self._topics) else [])
+            replaced = swap_directories(self._disk, self._topics, name, replica.raft_group)
+            try:
+                return _Swapped(copy.open(position, exists=True), replaced)
+            except CorruptData as error:
+                copy.open_given_up(position)
+                return _Swapped([], replaced, error)
+
+        self._writer.run(swap, partial(self._swapped, replica, copy))
+
+    def _swapped(self, replica: PartitionReplica, copy: PartitionLog, swapped: "_Swapped") -> None:
+        """A copy is in its place."""
+        self._removal.remove_files(swapped.files)
+        self._removal.remove_directories(swapped.directories)
+        group = replica.group
+        if replica.deleted or group is None or group.removed is not None:
+            return
+        replica.needs_copy = False
+        self._become_ready(replica)
+        if swapped.damage is not None:
+            self._worsen(replica, _UNWRITABLE, swapped.damage)
+        self._driver.release(group)
+        replica.wake()
+        self.on_installed(replica)
+
+    def _become_ready(self, replica: PartitionReplica) -> None:
+        """The files of a partition are new ones: whatever was damaged is not any more."""
+        if replica.fault is not None:
+            topic, partition = replica.partition
+            replica.fault = None
+            self._by_topic[topic].damaged.remove(partition)
+            self.damaged_groups.discard(replica.raft_group)
+            self._on_readiness(topic)
+        replica.condition, replica.stuck_bytes = PartitionCondition.READY, 0
+
     # --- start ------------------------------------------------------------------------------------
 
     async def restore(
@@ -506,10 +569,14 @@ class Partitions:
 
         def open_logs() -> tuple[list[Path], list[Path]]:
             try:
+                here = {identity.raft_group: name for name, identity in live.items()}
+                roll_forward(self._disk, self._topics, here, lambda each: recovered.group(each).applied)
                 found, retired = sort_partition_directories(self._disk, self._topics, known)
                 files = [path for each in restoring for path in each.open(found, self._disk)]
             except OSError as error:
                 raise DataDirectoryError(f"{self._topics} cannot be used: {error}") from error
+            names = {*self._disk.names(self._topics)}
+            self.left_copies = {each for each in here if copy_directory(self._topics, each).name in names}
             return retired, files
 
         retired, left = await run_on(files, open_logs)
@@ -571,6 +638,14 @@ class Partitions:
 
 def _nothing(_: object) -> None:
     """Callback of a replaced index, which nobody waits for."""
+
+
+class _Swapped(NamedTuple):
+    """Files and directories of a partition to be removed, and the damage of its new ones."""
+
+    files: list[Path]
+    directories: list[Path]
+    damage: CorruptData | None = None
 
 
 class _TopicPartitions:

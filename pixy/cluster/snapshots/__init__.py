@@ -1,13 +1,18 @@
-"""Snapshots between nodes: checkpoints that a follower fetches, and replicas that wait for copies.
+"""Snapshots between nodes: checkpoints and copies of partitions that a follower fetches.
 
 What a snapshot means for a raft group is in `pixy.multiraft`.
 """
 
+from pixy.cluster.snapshots.copy_fetching import CopyFetching, CopyMethod
+from pixy.cluster.snapshots.copy_serving import CopyServing
 from pixy.cluster.snapshots.snapshot_counts import SnapshotCounts
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshots.snapshot_serving import SnapshotServing
 
 __all__ = [
+    "CopyFetching",
+    "CopyMethod",
+    "CopyServing",
     "FetchingOptions",
     "SnapshotCounts",
     "SnapshotFetching",

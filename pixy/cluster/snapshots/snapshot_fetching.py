@@ -22,9 +22,9 @@ import structlog
 from pixy.aio.retries import Backoff
 from pixy.aio.tasks import Tasks
 from pixy.cluster.log import NodeLog, PartitionReplica, RestoredState, StateReplica, restored_state
+from pixy.cluster.snapshots.copy_fetching import CopyFetching
 from pixy.cluster.snapshots.fetch_snapshot import Again, Append, GiveUp, Outcome, Restart, SnapshotDownload
 from pixy.cluster.snapshots.fetch_snapshot_codec import SliceRequest, decode_answer, encode_request
-from pixy.cluster.snapshots.missing_copies import MissingCopies
 from pixy.errors import CorruptData, DataDirectoryError, PixyError
 from pixy.faults import OnFault
 from pixy.multiraft import RaftGroup, conf_state_of
@@ -84,18 +84,20 @@ class SnapshotFetching:
         self._failed: set[RaftGroup] = set()
         self._correlation_ids = count(1)
         self._log: NodeLog
-        self._copies = MissingCopies()
+        self._copies: CopyFetching
         self._stopped = False
         self.fetched = self.fetched_bytes = self.failed = 0
 
-    def attach(self, node_log: NodeLog) -> None:
-        """Set the log of this node, before its driver gets messages."""
-        self._log = node_log
+    def attach(self, node_log: NodeLog, copies: CopyFetching) -> None:
+        """Set the log of this node, and the copies of its partitions, before its driver gets
+        messages.
+        """
+        self._log, self._copies = node_log, copies
 
     async def stop(self) -> None:
         """End all downloads. What has arrived is kept for the next start."""
         self._stopped = True
-        self._copies.stop()
+        await self._copies.stop()
         await self._tasks.cancel_all()
 
     def fetch(self, group: RaftGroup, message: Message) -> None:
@@ -112,14 +114,11 @@ class SnapshotFetching:
                 self._fetch(replica, message.snapshot, message.sender, before), f"snapshot of {replica.name}"
             )
             return
-        snapshots = self._log.driver.snapshots
-        if isinstance(replica, PartitionReplica) and self._log.takeovers.take(group, message.snapshot):
-            return
-        # Nobody knows yet what the group is for, or there is no data to fetch: the leader tries
-        # again later.
-        snapshots.failed(group, message.snapshot, silently=True)
         if isinstance(replica, PartitionReplica):
-            self._copies.add(replica, message)
+            self._copies.offered(group, message)
+            return
+        # Nobody knows yet what the group is for: the leader tries again later.
+        self._log.driver.snapshots.failed(group, message.snapshot, silently=True)
 
     # --- one download -----------------------------------------------------------------------------
 

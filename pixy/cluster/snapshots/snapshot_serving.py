@@ -69,6 +69,7 @@ class SnapshotServing:
 
     Attributes:
         sent, sent_bytes: see `SnapshotCounts`.
+        sweeps: called with the time once a second.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class SnapshotServing:
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self.sent = self.sent_bytes = 0
+        self.sweeps: list[Callable[[float], None]] = []
 
     def start(self) -> None:
         """Begin to look after followers that are silent."""
@@ -142,11 +144,11 @@ class SnapshotServing:
             has_all = answer.position + len(answer.content) == answer.size
             self.sent += has_all
             self.sent_bytes += len(answer.content)
-            self._heard(replica.group, request.replica_id, has_all=has_all)
+            self.heard(replica.group, request.replica_id, has_all=has_all)
         return answer
 
-    def _heard(self, group: RaftGroup, peer: int, *, has_all: bool) -> None:
-        """A follower has got a slice: a sign of life."""
+    def heard(self, group: RaftGroup, peer: int, *, has_all: bool = False) -> None:
+        """A follower has got a slice, or a part of a copy: a sign of life."""
         if group.node is not None:
             group.node.report_active(peer)
         if peer in self._driver.snapshots.waiting(group):
@@ -180,7 +182,10 @@ class SnapshotServing:
                 snapshots.report(group, peer, failed=True)
 
     def _tick(self) -> None:
-        self.sweep(self._loop.time())
+        now = self._loop.time()
+        self.sweep(now)
+        for sweep in self.sweeps:
+            sweep(now)
         self._timer = self._loop.call_later(_SWEEP_S, self._tick)
 
     def sweep(self, now: float) -> None:

@@ -32,6 +32,7 @@ from pixy.cluster.state.metadata import (
 )
 from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.nodes import (
+    COPIES_LEVEL,
     DEPARTURES_LEVEL,
     FEATURE_LEVEL,
     FIRST_NODE,
@@ -64,6 +65,7 @@ from pixy.cluster.state.topic_config import log_options
 
 __all__ = [
     "CALL_PIECES_MAX",
+    "COPIES_LEVEL",
     "DEPARTURES_LEVEL",
     "FEATURE_LEVEL",
     "FIRST_GROUPS_GROUP",

@@ -47,6 +47,7 @@ from pixy.multiraft import MESSAGE_BYTES_MAX
 from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, RemoveNode, StartNode
 
 __all__ = [
+    "COPIES_LEVEL",
     "DEPARTURES_LEVEL",
     "FEATURE_LEVEL",
     "FIRST_NODE",
@@ -71,7 +72,7 @@ __all__ = [
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 7
+FEATURE_LEVEL = 8
 """Feature level of this release:
 
     0  a node alone
@@ -85,6 +86,7 @@ FEATURE_LEVEL = 7
     6  commands that remove offsets and records for a client
     7  nodes say whether their raft groups need one that leaves; commands that set or remove offsets
        or alter topics say what was seen
+    8  nodes give copies of partitions
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -113,6 +115,9 @@ DEPARTURES_LEVEL = 7
 
 SEEN_LEVEL = 7
 """First level at which all nodes look whether what a command changes is as it was seen."""
+
+COPIES_LEVEL = 8
+"""First level of a node that gives copies of its partitions."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

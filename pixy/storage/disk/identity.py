@@ -7,11 +7,12 @@ All numbers are little-endian.
 
     byte  size  field
     0     8     magic: "PIXYNODE", "PIXYPART" for a partition, "PIXYSTGE" for a stage,
-                "PIXYPUBL" for a mark
+                "PIXYPUBL" for a mark, "PIXYCOPY" for a staged copy
     8     4     format version, 1
     12    4     CRC-32C of bytes 0 to 11 and 16 to the end
     16    4     length of the payload
-    20          payload, a `NodeIdentity`, `PartitionIdentity`, `StageRecord` or `PublishStages`
+    20          payload, a `NodeIdentity`, `PartitionIdentity`, `StageRecord`, `PublishStages` or
+                `CopyManifest`
 
 Each is written as `<name>.part`, synced and renamed, then the directory is synced: an update never
 tears a valid file.
@@ -37,6 +38,7 @@ import struct
 from pathlib import Path
 
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.proto.copies_pb2 import CopyManifest
 from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity, PublishStages, StageRecord
 from pixy.records import crc32c
 from pixy.storage.disk.disk import Disk, sync_is_final
@@ -45,10 +47,12 @@ from pixy.storage.disk.whole_file import read_whole
 __all__ = [
     "IDENTITY_PART",
     "load_identity",
+    "read_copy_manifest",
     "read_identity",
     "read_partition_identity",
     "read_publication_mark",
     "read_stage_record",
+    "write_copy_manifest",
     "write_identity",
     "write_partition_identity",
     "write_publication_mark",
@@ -62,6 +66,7 @@ _NODE = b"PIXYNODE"
 _PARTITION = b"PIXYPART"
 _STAGE = b"PIXYSTGE"
 _PUBLICATION = b"PIXYPUBL"
+_COPY = b"PIXYCOPY"
 _FORMAT_VERSION = 1
 _START = struct.Struct("<8sI")
 _CRC = struct.Struct("<I")
@@ -144,6 +149,16 @@ def read_publication_mark(disk: Disk, path: Path) -> PublishStages:
 def write_publication_mark(disk: Disk, path: Path, mark: PublishStages) -> None:
     """Write the mark of a publication; durable on return. Blocks."""
     _write(disk, path, _encode(_PUBLICATION, mark.SerializeToString()))
+
+
+def read_copy_manifest(disk: Disk, path: Path) -> CopyManifest:
+    """Read the manifest of a staged copy. Blocks; raises as `read_stage_record`."""
+    return CopyManifest.FromString(_read(disk, path, _COPY))
+
+
+def write_copy_manifest(disk: Disk, path: Path, manifest: CopyManifest) -> None:
+    """Write or replace the manifest of a staged copy; durable on return. Blocks."""
+    _write(disk, path, _encode(_COPY, manifest.SerializeToString()))
 
 
 def _write(disk: Disk, path: Path, content: bytes) -> None:

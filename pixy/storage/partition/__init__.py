@@ -2,22 +2,26 @@
 
 from pixy.storage.partition.applied_position import why_no_position
 from pixy.storage.partition.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
-from pixy.storage.partition.log_segments import RebuiltIndexes, TopicLogs
+from pixy.storage.partition.log_segments import COPY_MANIFEST, AgedSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.partition.log_writer import DamagedLog, LogWriter, LogWriterOptions, SyncedLog, WriterPace
 from pixy.storage.partition.partition_directory import (
     DirectoryKind,
     KnownPartitions,
+    copy_directory,
     judge_partition_directory,
+    replaced_directory,
     sort_partition_directories,
 )
-from pixy.storage.partition.partition_log import PartitionLog, SyncedPosition
+from pixy.storage.partition.partition_log import PartitionLog, SegmentExtent, SyncedPosition
 from pixy.storage.partition.retention import LogOptions
 from pixy.storage.partition.segment import RETIRED, Chunk, segment_path
 from pixy.storage.partition.staged_part import StagedPart
 
 __all__ = [
+    "COPY_MANIFEST",
     "INDEX_INTERVAL_BYTES",
     "RETIRED",
+    "AgedSegments",
     "Chunk",
     "DamagedLog",
     "DirectoryKind",
@@ -28,13 +32,16 @@ __all__ = [
     "OffsetIndex",
     "PartitionLog",
     "RebuiltIndexes",
+    "SegmentExtent",
     "StagedPart",
     "SyncedLog",
     "SyncedPosition",
     "TimeIndex",
     "TopicLogs",
     "WriterPace",
+    "copy_directory",
     "judge_partition_directory",
+    "replaced_directory",
     "segment_path",
     "sort_partition_directories",
     "why_no_position",

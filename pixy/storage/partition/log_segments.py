@@ -31,12 +31,15 @@ from pixy.storage.partition.segment import RETIRED, Segment
 from pixy.storage.partition.staged_part import StagedPart
 from pixy.storage.partition.synced_segments import check_not_ahead, synced_segments
 
-__all__ = ["AgedSegments", "LogSegments", "RebuiltIndexes", "TopicLogs"]
+__all__ = ["COPY_MANIFEST", "AgedSegments", "LogSegments", "RebuiltIndexes", "TopicLogs"]
 
 log = structlog.get_logger(__name__)
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
 _RETIRED_FILE = re.compile(_SEGMENT_FILE.pattern + re.escape(RETIRED))
+COPY_MANIFEST = "copy"
+"""File of a directory that was, or is to become, the copy of a replica; see `pixy.copies`."""
+
 LINK_BYTES_MIN = 4 << 20
 """Minimum size of a staged part that becomes a segment. Smaller ones are copied: fewer files."""
 
@@ -91,6 +94,7 @@ class LogSegments:
     Attributes:
         disk, directory: as given.
         segments: in the order of their offsets.
+        pinned_from: segments with records from this offset on are not removed, None: all may be.
         end_offset: offset behind the last batch in them.
         unsynced_bytes: bytes in them behind the last `sync`, which only the journal has durably;
             without parts that became segments.
@@ -107,6 +111,7 @@ class LogSegments:
         "directory",
         "disk",
         "end_offset",
+        "pinned_from",
         "segments",
         "unsynced_bytes",
     )
@@ -117,6 +122,7 @@ class LogSegments:
         self._identity = identity
         self._topic = topic
         self.segments: list[Segment] = []
+        self.pinned_from: int | None = None
         self._identity_written = False
         self._new_segment = False
         # Base offset of the last segment that was a staged part. It takes no more batches, and its
@@ -173,7 +179,9 @@ class LogSegments:
                 segment.complete_indexes()
         found = {int(match[1]) for name in names if (match := _SEGMENT_FILE.fullmatch(name))}
         gone = sorted(found.difference(segment.base_offset for segment in self.segments))
-        left = [self.directory / name for name in names if _RETIRED_FILE.fullmatch(name)]
+        left = [
+            self.directory / name for name in names if _RETIRED_FILE.fullmatch(name) or name == COPY_MANIFEST
+        ]
         return left + self._retire(
             [Segment(self.disk, self.directory, base) for base in gone], "that the journal does not need"
         )
@@ -210,6 +218,16 @@ class LogSegments:
                 batches.append(each)
         self._write_batches(batches)
 
+    def claim(self) -> None:
+        """Create the directory with this partition's identity, unless it is there."""
+        if self._identity_written:
+            return
+        self.disk.make_directory(self.directory)
+        if any(name.endswith(".log") for name in self.disk.names(self.directory)):
+            raise CorruptData(f"{self.directory} has segments of another partition; move it out of the way")
+        write_partition_identity(self.disk, self.directory / "identity", self._identity)
+        self._identity_written = True
+
     def begin_sync(self) -> None:
         """Start writeback of the bytes that `sync` will wait for; speeds up syncs of many logs."""
         for segment in self.segments[-1:]:
@@ -233,12 +251,22 @@ class LogSegments:
         """
         if self._topic.deleted:
             return []
+        if self.pinned_from is not None:
+            log_begin_offset = min(log_begin_offset, self.pinned_from)
         segments = self.segments
         gone = 0
         while gone < len(segments) and segments[gone].end_offset <= log_begin_offset and segments[gone].size:
             gone += 1
         self.segments = segments[gone:]
         return self._retire(segments[:gone], f"below the log begin offset {log_begin_offset}")
+
+    def share(self, directory: Path, log_begin_offset: int) -> None:
+        """Give the segments with records from an offset on a second name in another directory; see
+        `Segment.share`.
+        """
+        for segment in self.segments:
+            if segment.end_offset > log_begin_offset:
+                segment.share(directory)
 
     def has_indexes(self) -> bool:
         """True if any segment is long enough for indexes."""
@@ -301,8 +329,7 @@ class LogSegments:
             if not self.segments[-1].size:
                 return False  # a call that failed later has begun to copy it
             self._sync_full(self.segments[-1])
-        if not self._identity_written:
-            self._claim_directory()
+        self.claim()
         segment = Segment(self.disk, self.directory, part.base_offset)
         file = self.disk.open(part.path)
         try:
@@ -353,8 +380,7 @@ class LogSegments:
                     return active
                 self._aged.left -= 1
             self._sync_full(active)
-        if not self._identity_written:
-            self._claim_directory()
+        self.claim()
         segment = Segment(self.disk, self.directory, header.base_offset)
         self.segments = [*self.segments, segment]
         self._new_segment = True
@@ -366,14 +392,6 @@ class LogSegments:
         except OSError as error:
             # Not an OSError, which is retried if the disk was full: a failed sync must not be.
             raise StorageFault(f"{segment.path} cannot be synced: {error}") from error
-
-    def _claim_directory(self) -> None:
-        """Create the directory with this partition's identity."""
-        self.disk.make_directory(self.directory)
-        if any(name.endswith(".log") for name in self.disk.names(self.directory)):
-            raise CorruptData(f"{self.directory} has segments of another partition; move it out of the way")
-        write_partition_identity(self.disk, self.directory / "identity", self._identity)
-        self._identity_written = True
 
     def _is_aged(self, first_timestamp: int, header: BatchHeader) -> bool:
         """True if a batch is too young for a segment, and a segment may end because of that."""

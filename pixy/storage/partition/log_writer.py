@@ -272,6 +272,15 @@ class LogWriter:
         elif self._write_timer is None:
             self._write_timer = self._loop.call_later(self._pace.gather_s, self._begin)
 
+    def forget(self, partition_log: PartitionLog) -> None:
+        """Write and sync a log no more: all of it is on stable storage, and replaced by another.
+        The caller closes it.
+        """
+        for logs in (self._dirty, self._unsynced):
+            logs.pop(partition_log, None)
+        self._open.discard(partition_log)
+        self._to_sync = min(self._to_sync, len(self._unsynced.keys() | self._dirty.keys()))
+
     def run(self, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Do other work on files of logs, after the jobs submitted so far; `then` gets the result.
 

@@ -7,6 +7,10 @@ renames the directory to `<raft group>-deleted`; `removal` does the rest. A disk
 new name loses the directory at its own: the identity goes last, so what a crash leaves of it still
 belongs to a removed raft group.
 
+A replica that is copied gets its files in `<raft group>-copy`. Once they are its log, that becomes
+the name of the partition, and the former directory `<raft group>-replaced` (`pixy.copies`). Both
+names of a partition that is gone are leftovers of a deletion.
+
 `judge_partition_directory` alone decides about a directory, at startup and in a check of a stopped
 node's files.
 
@@ -17,6 +21,8 @@ node's files.
     deleted      the identity of a removed raft group      left by a deletion: removed, logged
     half deleted `<raft group>-deleted` of a removed raft  left by a deletion: removed, logged
                  group
+    copy         `<raft group>-copy` of a partition here   a copy that is under way: kept
+    replaced     `<raft group>-replaced` of a partition    left by an installed copy: removed
     half made    the name of a partition, no valid         left by a crash: removed, logged
                  identity, and nothing else in it
     nameless     no valid identity, but other files        the existing partition of that name is
@@ -54,8 +60,10 @@ __all__ = [
     "JudgedDirectory",
     "KnownPartitions",
     "SortedDirectories",
+    "copy_directory",
     "judge_partition_directory",
     "rename_partition_directory",
+    "replaced_directory",
     "retire_partition_directory",
     "sort_partition_directories",
 ]
@@ -64,6 +72,7 @@ log = structlog.get_logger(__name__)
 
 _PARTITION = re.compile(r".+-\d+")
 _DELETED = re.compile(r"(\d+)-deleted")
+_OTHERS = re.compile(r"(\d+)-(deleted|copy|replaced)")
 _IDENTITY = "identity"
 
 
@@ -74,6 +83,8 @@ class DirectoryKind(Enum):
     UNFINISHED = "left from a crash: removed"
     DELETED = "left from a deleted topic: removed"
     HALF_DELETED = "left from a deletion: removed"
+    COPY = "a copy that is under way: kept"
+    REPLACED = "left from a copy that was installed: removed"
     NOT_READY = "the partition of its name is not ready"
     REFUSED = "the start is refused"
 
@@ -114,6 +125,10 @@ class KnownPartitions:
         """True if a raft group belonged to a partition that was deleted."""
         return raft_group not in self._used and raft_group < self._next_raft_group
 
+    def is_here(self, raft_group: int) -> bool:
+        """True if a raft group belongs to an existing partition."""
+        return raft_group in self._used
+
     def judge(self, path: Path, identity: PartitionIdentity) -> JudgedDirectory:
         """Decide about a directory with this identity."""
         if identity.cluster_id != self._cluster_id:
@@ -139,7 +154,7 @@ class SortedDirectories(NamedTuple):
 
     Attributes:
         found: names of known partitions, with the error if the directory is not that partition's.
-        retired: leftovers of deletions, renamed but not yet durably; to be removed.
+        retired: leftovers of deletions and of copies, renamed but not yet durably; to be removed.
     """
 
     found: dict[str, CorruptData | None]
@@ -164,7 +179,7 @@ def sort_partition_directories(disk: Disk, topics: Path, known: KnownPartitions)
     if sorting.retired:
         first, count = str(next(iter(sorting.retired))), len(sorting.retired)
         log.warning("removing what the deletion of topics has left", first=first, directories=count)
-    return SortedDirectories(sorting.found, list(sorting.retired))
+    return SortedDirectories(sorting.found, [*sorting.retired, *sorting.replaced])
 
 
 def retire_partition_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> Path | None:
@@ -215,6 +230,16 @@ def rename_partition_directory(disk: Disk, path: Path, raft_group: int) -> Path 
     return gone
 
 
+def copy_directory(topics: Path, raft_group: int) -> Path:
+    """Directory of the copy of a partition that is under way."""
+    return topics / f"{raft_group}-copy"
+
+
+def replaced_directory(topics: Path, raft_group: int) -> Path:
+    """Directory of a partition that a copy has replaced, to be removed."""
+    return topics / f"{raft_group}-replaced"
+
+
 class _Sorting:
     """One pass over the directories at startup; see `sort_partition_directories`."""
 
@@ -224,6 +249,7 @@ class _Sorting:
         self.found: dict[str, CorruptData | None] = {}
         # An ordered set.
         self.retired: dict[Path, None] = {}
+        self.replaced: list[Path] = []
 
     def sort(self, path: Path) -> None:
         found = judge_partition_directory(self._disk, path, self._known)
@@ -236,6 +262,10 @@ class _Sorting:
                 raise DataDirectoryError(f"{found.reason}; move it out of the way")
             case DirectoryKind.DELETED:
                 self._retire(path, found.raft_group)
+            case DirectoryKind.COPY:
+                pass
+            case DirectoryKind.REPLACED:
+                self.replaced.append(path)
             case DirectoryKind.HALF_DELETED:
                 self.retired[path] = None
             case DirectoryKind.UNFINISHED:
@@ -265,14 +295,22 @@ def judge_partition_directory(disk: Disk, path: Path, known: KnownPartitions) ->
         files = disk.names(path)
     except NotADirectoryError:
         return JudgedDirectory(DirectoryKind.REFUSED, f"{path} is not a directory")
-    deleted = _DELETED.fullmatch(path.name)
-    if deleted is not None:
-        if known.is_gone(int(deleted[1])):
-            return JudgedDirectory(DirectoryKind.HALF_DELETED)
-        return known.unusable(path, f"{path} is left from a deletion that never was")
+    found = _OTHERS.fullmatch(path.name)
+    if found is not None:
+        return _judge_other(path, int(found[1]), found[2], known)
     if _PARTITION.fullmatch(path.name) is None:
         return JudgedDirectory(DirectoryKind.REFUSED, f"{path} is not a partition's directory")
     return _judge_partition(disk, path, files, known)
+
+
+def _judge_other(path: Path, raft_group: int, kind: str, known: KnownPartitions) -> JudgedDirectory:
+    """Decide about a directory that has the name of a deletion, or of a copy."""
+    if kind != "deleted" and known.is_here(raft_group):
+        return JudgedDirectory(DirectoryKind.COPY if kind == "copy" else DirectoryKind.REPLACED)
+    if known.is_gone(raft_group):
+        return JudgedDirectory(DirectoryKind.HALF_DELETED)
+    left = "a deletion" if kind == "deleted" else "a copy of a partition"
+    return known.unusable(path, f"{path} is left from {left} that never was")
 
 
 def _judge_partition(disk: Disk, path: Path, files: list[str], known: KnownPartitions) -> JudgedDirectory:

@@ -44,7 +44,7 @@ from pixy.storage.partition.retention import SegmentFacts, retained_from
 from pixy.storage.partition.segment import Chunk, Segment
 from pixy.storage.partition.staged_part import StagedPart
 
-__all__ = ["PartitionLog", "SyncedPosition"]
+__all__ = ["PartitionLog", "SegmentExtent", "SyncedPosition"]
 
 
 class SyncedPosition(NamedTuple):
@@ -53,6 +53,14 @@ class SyncedPosition(NamedTuple):
     log_begin_offset: int
     segment_base_offset: int
     segment_bytes: int
+
+
+class SegmentExtent(NamedTuple):
+    """Offsets and written bytes of a segment."""
+
+    base_offset: int
+    end_offset: int
+    size: int
 
 
 class GivenUp(NamedTuple):
@@ -87,8 +95,10 @@ class PartitionLog:
     """
 
     __slots__ = (
+        "_dropped_below",
         "_files",
         "_given_up",
+        "_pins",
         "_tail",
         "begin_offset",
         "end_offset",
@@ -104,6 +114,10 @@ class PartitionLog:
         self._given_up = False
         self._tail = LogTail()
         self._files = LogSegments(disk, directory, identity, topic)
+        # First offsets that copies need, by session, and the log begin offset up to which segments
+        # may go.
+        self._pins: dict[int, int] = {}
+        self._dropped_below = 0
         self.begin_offset = 0
         self.end_offset = 0
         self.written_offset = 0
@@ -167,6 +181,22 @@ class PartitionLog:
         segments = self._files.segments
         return bool(segments) and bool(segments[0].size) and segments[0].end_offset <= log_begin_offset
 
+    def pin(self, session: int, offset: int) -> list[SegmentExtent]:
+        """Keep the segments with records from an offset on, until `unpin`; returns them."""
+        self._pins[session] = offset
+        self._files.pinned_from = min(self._pins.values())
+        extents = [
+            SegmentExtent(segment.base_offset, segment.end_offset, segment.size)
+            for segment in self._files.segments
+        ]
+        return [each for each in extents if each.size and each.end_offset > offset]
+
+    def unpin(self, session: int) -> int:
+        """End a pin; returns the offset below which segments may go, for `drop_segments`."""
+        self._pins.pop(session, None)
+        self._files.pinned_from = min(self._pins.values(), default=None)
+        return self._dropped_below
+
     def give_up(self) -> "GivenUp":
         """Stop storing, writing and syncing, because a part cannot be written.
 
@@ -196,23 +226,24 @@ class PartitionLog:
 
     # --- on a worker ------------------------------------------------------------------------------
 
+    def begin_at(self, applied: AppliedPosition | None) -> None:
+        """Have the offsets of an applied position, before `open` on another thread."""
+        if applied is not None:
+            self.begin_offset = applied.log_begin_offset
+            self.end_offset = self.written_offset = applied.end_offset
+
     def open(self, applied: AppliedPosition | None, *, exists: bool, replayed: bool = True) -> list[Path]:
         """Cut the log back to the synced state in `applied`; without one, to an empty log.
 
         Arguments, result and errors are those of `LogSegments.open`.
         """
-        self._begin_at(applied)
+        self.begin_at(applied)
         return self._files.open(applied, exists=exists, replayed=replayed)
 
     def open_given_up(self, applied: AppliedPosition | None) -> None:
         """Only count offsets, from the synced state in `applied` on: its files are damaged."""
-        self._begin_at(applied)
+        self.begin_at(applied)
         self._given_up = True
-
-    def _begin_at(self, applied: AppliedPosition | None) -> None:
-        if applied is not None:
-            self.begin_offset = applied.log_begin_offset
-            self.end_offset = self.written_offset = applied.end_offset
 
     def write(self, appended: Sequence[Appended], aged: AgedSegments) -> None:
         """Write batches and parts to segments; errors are those of `LogSegments.write`.
@@ -244,7 +275,40 @@ class PartitionLog:
         Returns:
             The files to be removed.
         """
+        self._dropped_below = max(self._dropped_below, log_begin_offset)
         return self._files.drop_below(log_begin_offset)
+
+    def claim(self) -> None:
+        """Have a directory, with or without segments."""
+        self._files.claim()
+
+    def share(self, directory: Path, log_begin_offset: int) -> None:
+        """Give segments a second name in another directory; see `LogSegments`."""
+        self._files.share(directory, log_begin_offset)
+
+    def read_bytes(self, base_offset: int, position: int, size: int) -> bytes:
+        """Read bytes of a segment as they are, damaged or not.
+
+        Raises:
+            FileNotFoundError: it was removed.
+            OSError: the disk has failed.
+        """
+        return self._segment(base_offset).read_bytes(position, size)
+
+    def position_of(self, base_offset: int, offset: int) -> int | None:
+        """Position in a segment of the batch that begins at an offset, None if none does.
+
+        Raises:
+            CorruptData: the segment is damaged.
+            OSError: as `read_bytes`.
+        """
+        return self._segment(base_offset).position_of(offset)
+
+    def _segment(self, base_offset: int) -> Segment:
+        for segment in self._files.segments:
+            if segment.base_offset == base_offset:
+                return segment
+        raise FileNotFoundError(f"{self._files.directory} has no segment at offset {base_offset} any more")
 
     def has_indexes(self) -> bool:
         """True if any segment is long enough for indexes."""

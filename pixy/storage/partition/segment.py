@@ -5,6 +5,7 @@ segment is written by one worker at a time and read by any number of threads. Ea
 file, so removing a segment never disturbs a read in progress.
 """
 
+import errno
 import struct
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ RETIRED = ".deleted"
 """Suffix of retired files, which are to be removed."""
 _SUFFIXES = (".log", ".index", ".timeindex")
 _NO_TIMESTAMP = -(2**63)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 _STEP_BYTES = 1 << 20
 """Size of one step of a background scan, which takes some milliseconds."""
 
@@ -378,7 +380,74 @@ class Segment:
             self._time_index().append(entries.times, self._time_entries)
             self._time_entries += len(entries.times)
 
+    def share(self, directory: Path) -> None:
+        """Give the files a second name in another directory; where that is impossible, copy them.
+        Everything in them was synced but for a cut, and nothing is written any more.
+
+        Raises:
+            CorruptData: there are bytes behind the synced ones, or the file is gone.
+        """
+        try:
+            file = self._disk.open(self.path)
+        except FileNotFoundError as error:
+            raise CorruptData(f"{self.path} is missing, it was synced") from error
+        try:
+            found = file.size()
+            if found == self.size and self.is_unsynced:
+                file.sync()  # else bytes that a start has cut may be back after a loss of power
+        finally:
+            file.close()
+        if found != self.size:
+            raise CorruptData(f"{self.path} has {found} bytes, {self.size} were synced")
+        self._link_or_copy(self.path, directory)
+        for suffix in _SUFFIXES[1:]:
+            with suppress(FileNotFoundError):
+                self._link_or_copy(self.path.with_suffix(suffix), directory)
+
+    def _link_or_copy(self, path: Path, directory: Path) -> None:
+        try:
+            self._disk.link(path, directory / path.name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self._copy(path, directory / path.name)
+
+    def _copy(self, path: Path, target: Path) -> None:
+        file = self._disk.open(path)
+        try:
+            copy = self._disk.open(target, create=True)
+            try:
+                size = file.size()
+                for at in range(0, size, _STEP_BYTES):
+                    copy.write_at([file.read_at(min(_STEP_BYTES, size - at), at)], at)
+                copy.sync()
+            finally:
+                copy.close()
+        finally:
+            file.close()
+
     # --- reading ----------------------------------------------------------------------------------
+
+    def read_bytes(self, position: int, size: int) -> bytes:
+        """Read bytes as they are, damaged or not."""
+        file = self._disk.open(self.path, background=True)
+        try:
+            return file.read_at(size, position)
+        finally:
+            file.close()
+
+    def position_of(self, offset: int) -> int | None:
+        """Position of the batch that begins at an offset, None if none does.
+
+        Raises:
+            CorruptData: the segment is damaged.
+        """
+        file = self._disk.open(self.path, background=True)
+        try:
+            found = self._find(file, offset, self.size)
+        finally:
+            file.close()
+        return found[0] if found is not None and found[1].base_offset == offset else None
 
     def read(self, offset: int, max_bytes: int, size: int) -> Chunk:
         """Read batches from the one with `offset` on, in the first `size` bytes.

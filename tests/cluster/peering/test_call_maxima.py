@@ -7,6 +7,7 @@ import pytest
 
 from pixy.cluster.peering.call_maxima import ELEMENTS_MAX, REQUESTS, why_too_large
 from pixy.cluster.peering.peer_messages import PeerMethod
+from pixy.proto import copies_pb2 as copies_pb
 from pixy.proto import node_calls_pb2 as pb
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from pixy.rpc.field_limits import repeated_fields
@@ -27,6 +28,10 @@ OF_METHODS: dict[int, Any] = {
     PeerMethod.GET_PIECE: pb.GetPieceRequest,
     PeerMethod.GIVE_UP: pb.GiveUpRequest,
     PeerMethod.IS_MEMBER: pb.IsMemberRequest,
+    PeerMethod.BEGIN_COPY: copies_pb.BeginCopyRequest,
+    PeerMethod.CHECK_COPY: copies_pb.CheckCopyRequest,
+    PeerMethod.FETCH_COPY: copies_pb.FetchCopyRequest,
+    PeerMethod.END_COPY: copies_pb.EndCopyRequest,
 }
 """Those without lists; FETCH_SNAPSHOT has a codec of its own, NODES and STATUS are empty."""
 CASES = [(method, path) for method, request in REQUESTS.items() for path in repeated_fields(request)]

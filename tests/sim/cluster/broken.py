@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from pixy.cluster.log import applied_positions
+from pixy.cluster.log import applied_positions, partition_snapshots
 from pixy.cluster.log.checkpoints import Checkpoints
 from pixy.cluster.log.incarnation import Incarnation
 from pixy.cluster.log.node_log import NodeLog
 from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateReplica
+from pixy.copies import StagedCopy
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import PixyError
 from pixy.multiraft import group_recovery, group_states, hard_states
@@ -22,8 +25,10 @@ from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft
 from pixy.raft.responses import own_entries_stored
-from pixy.storage import CheckpointId, Journal, UnitRecord
+from pixy.storage import CheckpointId, Disk, Journal, UnitRecord, copy_directory, replaced_directory
 from pixy.storage.journal.gathered_units import GatheredUnits
+from pixy.storage.partition.segment import Segment
+from tests.sim.cluster.machine import Machine
 from tests.sim.disk import SimulatedDisk
 
 # --- the core -------------------------------------------------------------------------------------
@@ -199,6 +204,18 @@ def write_without_sync(self: Journal, gathered: GatheredUnits) -> Any:
     return _write(self, gathered)
 
 
+def ends_installing(self: Machine) -> None:
+    """A process ends at each install of a checkpoint, and starts again soon."""
+    self._restarts = True
+    self.disk.die_near, self.disk.die_phase = ("rename", ".checkpoint"), "after"
+
+
+def ends_with_power(self: Machine) -> None:
+    """A process that ends in a call on the disk loses nothing that was not synced."""
+    if self.life is not None:
+        self._release(power=False)
+
+
 def reset_before_tail(self: RaftStorage, start: LogPosition) -> None:
     """Entries behind the position of a log reset stay."""
     last, tail = self._last, [each for each in self.entries_in_memory if each.index > start.index]
@@ -250,3 +267,45 @@ def position_of_unsynced(replica: PartitionReplica, snapshot: Snapshot) -> Appli
     del position.rows[:]
     position.rows.extend(descriptor.rows)
     return position
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+_copied_position = partition_snapshots.copied_position
+
+
+def copied_without_rows(replica: PartitionReplica, snapshot: Snapshot) -> AppliedPosition:
+    """A copy has no results of proposals."""
+    position = _copied_position(replica, snapshot)
+    del position.rows[:]
+    return position
+
+
+def copied_position_apart(self: NodeLog, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
+    """The applied position of a copy is written behind the unit with the log reset."""
+    return (position_apart if group in self._copied else _reset_records)(self, group, snapshot)
+
+
+def copied_unsynced(self: StagedCopy) -> AppliedPosition:
+    """Copied records count as durable, and are not."""
+    segments = self._log._files.segments
+    self._unsynced_bytes = 0
+    base, size = (segments[-1].base_offset, segments[-1].size) if segments else (self.end_offset, 0)
+    return self._position(self.begin_offset, self.end_offset, base, size)
+
+
+def share_unsynced(self: Segment, directory: Path) -> None:
+    """The records that a replica keeps are part of its copy as they are."""
+    for suffix in (".log", ".index", ".timeindex"):
+        with suppress(FileNotFoundError):
+            self._link_or_copy(self.path.with_suffix(suffix), directory)
+
+
+def swap_unsynced(disk: Disk, topics: Path, name: str, raft_group: int) -> list[Path]:
+    """The files of a replica are replaced, and the new names are not durable."""
+    copy, replaced = copy_directory(topics, raft_group), replaced_directory(topics, raft_group)
+    if copy.name in disk.names(topics):
+        if name in disk.names(topics):
+            disk.rename(topics / name, replaced)
+        disk.rename(copy, topics / name)
+    return []

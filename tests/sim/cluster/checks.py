@@ -7,6 +7,7 @@ from random import Random
 
 from pixy.cluster.log.recovery import RecoveredNode, recover_node
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
+from pixy.copies import roll_forward
 from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
 from pixy.multiraft.raft_group import RaftGroup
@@ -260,6 +261,9 @@ class Checks:
         recovered = recover_node(disk, DIRECTORY, rng.randbytes)
         applied = self._applied(disk, recovered)
         machine.durable.copy().check_recovered(recovered.journal, applied)
+        # As the next start does.
+        names = {raft_group: self._layout.name(raft_group) for raft_group in self._layout.partitions}
+        roll_forward(disk, DIRECTORY / "topics", names, lambda each: recovered.group(each).applied)
         for raft_group, history in self._partitions():
             position = recovered.group(raft_group).applied
             if position is not None:

@@ -4,13 +4,11 @@ all of these.
 
 from collections.abc import Iterator
 from functools import partial
-from math import inf
 from random import Random
 
 from pixy.errors import CorruptData
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import Message, StateType
-from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.storage import Checkpoint, CheckpointId, read_checkpoint
 from tests.fakes.clock import FakeClock
 from tests.sim.cluster.checks import Checks
@@ -18,7 +16,7 @@ from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.member import LogMember, Member, Outside, state_name
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.packets import SnapshotReport
-from tests.sim.cluster.requests import Requests
+from tests.sim.cluster.requests import Request, Requests
 from tests.sim.cluster.swarm import NODES, Focus, draw_swarm
 from tests.sim.kit.lives import Life, LivesLoop
 from tests.sim.kit.rest_audit import TICK_S
@@ -84,8 +82,7 @@ class Cluster:
         for machine in self.machines.values():
             machine.start()
             self._tick(machine)
-            if self.swarm.quiet_from_s < inf:
-                self._offer_again(machine)
+            self._offer_again(machine)
 
     def _make(self, machine: Machine, life: Life) -> Member:
         scene = self.scene
@@ -96,6 +93,7 @@ class Cluster:
             scene.random(f"node {machine.id}, process {life.number}"),
             partial(self.network.send, machine),
             partial(self._fetch, machine, life),
+            machine.copying,
             partial(self.checks.recovered, machine),
             partial(self.checks.applying, machine),
             machine.fault,
@@ -170,13 +168,11 @@ class Cluster:
                 if applied < last and not self._is_excused(machine, raft_group):
                     yield f"node {node_id}, raft group {raft_group}: applied {applied} of {last}: {self.describe(raft_group)}"
         for request in self.requests.open:
-            if not self._is_excused(request.machine, request.raft_group):
+            if not self._is_excused(request.machine, request.raft_group) and not self._lacks_room(request):
                 yield f"no answer to: {request}: {self.describe(request.raft_group)}"
 
     def _is_excused(self, machine: Machine, raft_group: int) -> bool:
-        """True if a node cannot know of the last entries: it is no member, or it is a replica of a
-        partition that needs older entries than the journal of the leader has.
-        """
+        """True if a node cannot know of the last entries: it is no member."""
         leader = self.leader(raft_group)
         if leader is None or leader.member is None or machine.member is None:
             return False
@@ -184,54 +180,20 @@ class Cluster:
         if machine.id not in (*state.voters, *state.learners, *state.voters_outgoing):
             self.scene.counts["waits of no member"] += 1
             return True
-        partitions = self.swarm.layout.partitions
-        if raft_group in partitions and (
-            not self._can_follow(machine, leader, raft_group) or any(map(self._is_stuck, partitions))
-        ):
-            self.scene.counts["waits behind the journal"] += 1
-            return True
         return False
 
-    def _is_stuck(self, raft_group: int) -> bool:
-        """True if a partition has a replica with a tail that its leader cannot replace, or whose
-        node was removed, or cannot commit without one that it cannot serve. All others wait for the
-        room that this takes.
+    def _lacks_room(self, request: Request) -> bool:
+        """True if the leader of a partition has entries that it can neither commit nor replace, as
+        it is no member of their group any more: what they take of its room, all partitions lack.
         """
-        leader = self.leader(raft_group)
-        if leader is None or leader.member is None:
+        leader = self.leader(request.raft_group)
+        if leader is None or leader.member is None or not leader.member.waits_for_room(request.raft_group):
             return False
-        state = leader.member.groups[raft_group].storage.conf_state
-        members = (*state.voters, *state.learners, *state.voters_outgoing)
-        followers = {
-            each.id: each.id in members and self._can_follow(each, leader, raft_group)
-            for each in self.running()
-        }
-        if joint_vote_result(state.voters, state.voters_outgoing, followers) is not VoteResult.WON:
+        groups = leader.member.groups
+        if any(group.has_tail and self._is_excused(leader, each) for each, group in groups.items()):
+            self.scene.counts["waits for room of no member"] += 1
             return True
-        groups = [
-            each.member.groups[raft_group]
-            for each in self.running()
-            if each.member is not None and not followers[each.id]
-        ]
-        return any(group.has_tail for group in groups)
-
-    def _can_follow(self, machine: Machine, leader: Machine, raft_group: int) -> bool:
-        """True if a leader's journal has every entry that another node lacks."""
-        if raft_group in self.swarm.layout.state_groups:
-            return True
-        assert machine.member is not None
-        assert leader.member is not None
-        start, storage = (
-            leader.member.groups[raft_group].storage.start,
-            machine.member.groups[raft_group].storage,
-        )
-        node = leader.member.groups[raft_group].node
-        progress = None if node is None else node.raft.tracker.progress.get(machine.id)
-        if leader.fails_reads and progress is not None and progress.next <= start.index:
-            return False  # the leader could not read what it would probe with
-        return storage.start.index >= start.index or (
-            storage.last_index() >= start.index and storage.term(start.index) == start.term
-        )
+        return False
 
     def describe(self, raft_group: int) -> str:
         """A raft group on all nodes."""

@@ -20,6 +20,22 @@ __all__ = ["CLUSTER_ID", "Machine"]
 
 CLUSTER_ID = b"simulated--group"
 
+_COPY_STEPS = (
+    ("write", ".log"),
+    ("write", "copy.part"),
+    ("rename", "copy"),
+    ("link", ".log"),
+    ("sync_directory", "-copy"),
+    ("rename", "-replaced"),
+    ("rename", "-replaced"),
+    ("rename", "-replaced"),
+    ("rename", "-0"),
+    ("rename", "-0"),
+    ("sync_directory", "topics"),
+)
+"""Operations near which a process ends that copies a partition."""
+_COPY_DEATHS_MAX = 2
+
 
 class Machine(AnyMachine):
     """One machine.
@@ -61,6 +77,10 @@ class Machine(AnyMachine):
         self.flushes: dict[int, int] = {}
         self.admitted = 0
         self.dies_installing = False
+        # How often its process may yet end near a step of a copy, also once everything is healed;
+        # then it starts again soon.
+        self._deaths_left = _COPY_DEATHS_MAX
+        self._restarts = False
         self._watch_disk()
         self.disk.make_directory(DIRECTORY)
         load_identity(self.disk, DIRECTORY, NodeIdentity(cluster_id=CLUSTER_ID, node_id=node_id))
@@ -112,6 +132,9 @@ class Machine(AnyMachine):
             task, self._task = self._task, None
             self._scene.loop.outside(0, task.cancel)
         self._scene.loop.outside(0, self._on_end, self)
+        if self._restarts:
+            self._restarts = False
+            self._scene.loop.outside(0.5, self.start)
 
     def heard(self, node_id: int, start: PeerStart) -> None:
         """A node that was admitted tells how far its journal is."""
@@ -133,6 +156,15 @@ class Machine(AnyMachine):
             self.dies_installing = False
             self.disk.die_near = ("rename", ".checkpoint")
             self.disk.die_phase = "after"
+
+    def copying(self) -> None:
+        """A partition is about to be copied."""
+        is_planned = self.dies_installing or self.disk.die_near is not None
+        if self._deaths_left and not is_planned and self._rng.random() < 0.5:
+            self._deaths_left -= 1
+            self._restarts = True
+            self.disk.die_near = self._rng.choice(_COPY_STEPS)
+            self.disk.die_phase = self._rng.choice(("before", "middle", "after"))
 
     # --- backups ----------------------------------------------------------------------------------
 

@@ -4,12 +4,16 @@
 counters, and partitions of one topic.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Any, Protocol
 from zlib import crc32
 
+from pixy.aio.futures import reject, resolve
+from pixy.aio.tasks import Tasks
 from pixy.clock import Clock
 from pixy.cluster.log.checkpoint_state import restored_state
 from pixy.cluster.log.node_log import LogHooks, LogPeers, NodeLog
@@ -19,20 +23,32 @@ from pixy.cluster.log.recovery import DataDirectory, RecoveredNode, recover_node
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
 from pixy.cluster.replicas.partitions import Partitions
 from pixy.cluster.replicas.state_group_recovery import recover_state_group
-from pixy.cluster.snapshots.missing_copies import MissingCopies
+from pixy.cluster.snapshots import CopyFetching, CopyMethod, CopyServing
+from pixy.cluster.snapshots.copy_fetching import CopyFetchingOptions
+from pixy.cluster.snapshots.copy_serving import CopyServingOptions
 from pixy.cluster.state.metadata import Topic
 from pixy.cluster.state.proposable import why_not_batches, why_not_proposable
 from pixy.entry_ids import ProposalId
+from pixy.errors import CorruptData, DeadlineExceeded, PixyError
 from pixy.multiraft.group_rest import RestHooks
 from pixy.multiraft.group_states import conf_state_of
 from pixy.multiraft.proposals import Done, Forwarded
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
-from pixy.proto.state_pb2 import HardState
+from pixy.peers.failures import decode_failure, encode_failure
+from pixy.proto.state_pb2 import AppliedPosition, HardState
 from pixy.raft import ConfChangeV2, ConfState, Entry, Message, Snapshot, StateType
 from pixy.records import LongCheckError, TopicPartition
 from pixy.storage import Checkpoint, DamagedLog, EntryType, MakeWorker, Upkeep, run_on
 from tests.sim.cluster.counters import Counters
-from tests.sim.cluster.packets import ClaimOfRest, ForwardedProposal, Packet, RaftMessages, SnapshotReport
+from tests.sim.cluster.packets import (
+    ClaimOfRest,
+    CopyAnswer,
+    CopyQuestion,
+    ForwardedProposal,
+    Packet,
+    RaftMessages,
+    SnapshotReport,
+)
 from tests.sim.cluster.swarm import NODES, TOPIC, Layout, Sizes
 from tests.sim.disk import SimulatedDisk
 from tests.sim.kit.failure import require
@@ -41,6 +57,8 @@ from tests.sim.world import DIRECTORY
 __all__ = ["LogMember", "Member", "Outside", "state_name"]
 
 _TOPIC_ID = b"topic-id-of-16-b"
+_COPY_OPTIONS = CopyFetchingOptions(copies_max=1, chunk_bytes=700, timeout_s=1.0)
+_COPY_SERVING = CopyServingOptions(sessions_max=2, idle_s=3.0, chunk_bytes=600)
 
 
 def state_name(raft_group: int) -> str:
@@ -57,6 +75,7 @@ class Outside:
         random: of its election timeouts.
         send: sends a packet to another node.
         fetch: has the data of a snapshot fetched.
+        copying: told that a partition is about to be copied.
         recovered: told of what a start has found.
         applying: told of each entry that is about to be applied.
         fault: told of the error after which nothing is durable any more.
@@ -68,6 +87,7 @@ class Outside:
     random: Random
     send: Callable[[int, Packet], None]
     fetch: Callable[[RaftGroup, Message], None]
+    copying: Callable[[], None]
     recovered: Callable[[RecoveredNode], None]
     applying: Callable[[RaftGroup, Entry], None]
     fault: Callable[[BaseException], None]
@@ -117,6 +137,9 @@ class Member(Protocol):
     def propose(self, raft_group: int, kind: EntryType, payload: bytearray, done: Done, by: float) -> None:
         """Propose an entry, with a deadline."""
 
+    def waits_for_room(self, raft_group: int) -> bool:
+        """True if proposals to a raft group wait for room in the node's budget."""
+
     def read(self, raft_group: int, done: Callable[[], None]) -> None:
         """Begin a linearizable read."""
 
@@ -139,6 +162,74 @@ def _why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, 
         return "" if is_state else why_not_proposable(raft_group, kind, payload, sender)
     except LongCheckError:
         return why_not_batches(kind, payload)  # here nobody waits
+
+
+class _Copies:
+    """Copies of partitions, over packets.
+
+    Args:
+        log, partitions: of the member.
+        send: sends a packet to another node.
+        fault: told of an unexpected exception.
+    """
+
+    def __init__(
+        self,
+        log: NodeLog,
+        partitions: Partitions,
+        send: Callable[[int, Packet], None],
+        fault: Callable[[BaseException], None],
+    ) -> None:
+        self.fetching = CopyFetching(log, partitions, self._call, lambda _: True, fault, _COPY_OPTIONS)
+        self.serving = CopyServing(log, partitions, lambda *_: None, _COPY_SERVING)
+        self._send = send
+        self._tasks = Tasks(fault)
+        self._open: dict[int, asyncio.Future[bytes]] = {}
+        self._numbers = count(1)
+
+    async def _call(self, node_id: int, method: CopyMethod, payload: bytes, timeout: float) -> bytes:
+        number = next(self._numbers)
+        answer = self._open[number] = asyncio.get_running_loop().create_future()
+        self._send(node_id, CopyQuestion(number, method, payload))
+        try:
+            return await asyncio.wait_for(answer, timeout)
+        except TimeoutError:
+            raise DeadlineExceeded(f"node {node_id} does not answer") from None
+        finally:
+            del self._open[number]
+
+    def asked(self, sender: int, question: CopyQuestion) -> None:
+        """Another node calls."""
+        self._tasks.spawn(self._answer(sender, question), "answer of a copy")
+
+    async def _answer(self, sender: int, question: CopyQuestion) -> None:
+        methods = {
+            CopyMethod.BEGIN: self.serving.begin,
+            CopyMethod.CHECK: self.serving.check,
+            CopyMethod.FETCH: self.serving.fetch,
+            CopyMethod.END: self.serving.end,
+        }
+        try:
+            payload, failed = await methods[question.method](sender, question.payload), False
+        except PixyError as error:
+            payload, failed = encode_failure(error), True
+        self._send(sender, CopyAnswer(question.number, payload, failed))
+
+    def answered(self, answer: CopyAnswer) -> None:
+        """The answer of a call has come."""
+        waiting = self._open.get(answer.number)
+        if waiting is None:
+            return
+        if answer.failed:
+            reject(waiting, decode_failure(answer.payload))
+        else:
+            resolve(waiting, answer.payload)
+
+    async def stop(self) -> None:
+        """End everything."""
+        self.serving.stop()
+        await self.fetching.stop()
+        await self._tasks.cancel_all()
 
 
 class _Partitions(Partitions):
@@ -170,7 +261,7 @@ class LogMember:
         self._upkeep: Upkeep
         self._groups: Mapping[int, RaftGroup] = {}
         self._started = False
-        self._copies = MissingCopies()
+        self._copies: _Copies
         self._options = NodeOptions(
             DIRECTORY,
             sizes.journal,
@@ -196,6 +287,7 @@ class LogMember:
             on_damaged=self._damaged,
             on_full=lambda: None,
             on_fault=self._fault,
+            install=self._install,
         )
         peers = LogPeers(
             send=lambda to, messages: self._outside.send(to, RaftMessages(messages)),
@@ -243,9 +335,10 @@ class LogMember:
             log.writer,
             self._upkeep,
             find_parts=lambda *_: [],
-            on_readiness=lambda _: None,
+            on_readiness=self._not_ready,
         )
         self._partitions.conf_state = self._layout.conf_state
+        self._copies = _Copies(log, self._partitions, outside.send, self._fault)
         topic = Topic(TOPIC, _TOPIC_ID, 1, {}, groups, (NODES,) * len(groups))
         self._partitions.put_topic(topic)
         self._partitions.apply = self._checked(self._partitions.apply)  # type: ignore[method-assign, assignment]  # to see each entry
@@ -256,7 +349,7 @@ class LogMember:
             self._partitions.group_of(replica)
 
     async def stop(self) -> None:
-        self._copies.stop()
+        await self._copies.stop()
         await self._log.stop()
         self._log.abandon()
         self._upkeep.stop()
@@ -271,12 +364,11 @@ class LogMember:
             self._outside.fetch(group, message)
             return
         assert message.snapshot is not None
-        snapshots, replica = self._log.driver.snapshots, group.application
-        if isinstance(replica, PartitionReplica) and self._log.takeovers.take(group, message.snapshot):
-            return
-        snapshots.failed(group, message.snapshot, silently=True)
         if isinstance(group.application, PartitionReplica):
-            self._copies.add(group.application, message)
+            self._outside.copying()
+            self._copies.fetching.offered(group, message)
+        else:
+            self._log.driver.snapshots.failed(group, message.snapshot, silently=True)
 
     def offer_again(self) -> None:
         """Partition replicas that were offered a position are offered another one."""
@@ -286,8 +378,15 @@ class LogMember:
                 for peer in list(snapshots.waiting(group)):
                     snapshots.report(group, peer, failed=True)
 
+    def _install(self, replica: PartitionReplica, position: AppliedPosition) -> None:
+        self._partitions.install(replica, position)
+
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
         self._partitions.drop_segments(replica, log_begin_offset)
+
+    def _not_ready(self, topic: str) -> None:
+        """A start has found damage: no fault of these disks explains that."""
+        self._outside.fault(CorruptData(f"a partition of {topic} is damaged"))
 
     def _damaged(self, damaged: DamagedLog) -> None:
         self._fault(damaged.error)
@@ -339,6 +438,10 @@ class LogMember:
                 driver.snapshots.report(self.groups[raft_group], sender, failed=failed)
             case ClaimOfRest(claim):
                 driver.rest.heard(sender, claim)
+            case CopyQuestion():
+                self._copies.asked(sender, packet)
+            case CopyAnswer():
+                self._copies.answered(packet)
 
     def _forward(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int
@@ -349,6 +452,7 @@ class LogMember:
     def tick(self) -> None:
         if self._started:
             self._log.driver.tick()
+            self._copies.serving.sweep(asyncio.get_running_loop().time())
 
     def check_at_rest(self) -> None:
         if any(group.writing for group in self.groups.values()):
@@ -370,6 +474,9 @@ class LogMember:
 
     def propose(self, raft_group: int, kind: EntryType, payload: bytearray, done: Done, by: float) -> None:
         self._log.driver.propose(self.groups[raft_group], kind, payload, done, by)
+
+    def waits_for_room(self, raft_group: int) -> bool:
+        return self._log.driver.waits_for_room(self.groups[raft_group])
 
     def read(self, raft_group: int, done: Callable[[], None]) -> None:
         self._log.driver.reads.begin(self.groups[raft_group], done)

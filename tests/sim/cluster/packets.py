@@ -5,6 +5,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from pixy.cluster.peering.peer_messages import decode_raft, encode_raft
+from pixy.cluster.snapshots import CopyMethod
 from pixy.entry_ids import ProposalId
 from pixy.multiraft.resting_groups import RestClaim
 from pixy.raft import Entry, Message
@@ -12,7 +13,16 @@ from pixy.raft.text import message_type_name
 from pixy.storage import EntryType
 from tests.sim.kit.failure import require
 
-__all__ = ["ClaimOfRest", "ForwardedProposal", "Packet", "RaftMessages", "SnapshotReport", "sent_copy"]
+__all__ = [
+    "ClaimOfRest",
+    "CopyAnswer",
+    "CopyQuestion",
+    "ForwardedProposal",
+    "Packet",
+    "RaftMessages",
+    "SnapshotReport",
+    "sent_copy",
+]
 
 _ANY_GROUP = 1
 
@@ -69,7 +79,29 @@ class ClaimOfRest(NamedTuple):
         return f"claims {self.claim.number} resting groups"
 
 
-Packet = RaftMessages | ForwardedProposal | SnapshotReport | ClaimOfRest
+class CopyQuestion(NamedTuple):
+    """A call of a copy session, with a number of the caller."""
+
+    number: int
+    method: CopyMethod
+    payload: bytes
+
+    def __str__(self) -> str:
+        return f"asks {self.number}: {self.method.value} a copy"
+
+
+class CopyAnswer(NamedTuple):
+    """The answer of a call: a payload, or a failure as `pixy.peers` sends it."""
+
+    number: int
+    payload: bytes
+    failed: bool
+
+    def __str__(self) -> str:
+        return f"answers {self.number}: {'a failure' if self.failed else f'{len(self.payload)} bytes'}"
+
+
+Packet = RaftMessages | ForwardedProposal | SnapshotReport | ClaimOfRest | CopyQuestion | CopyAnswer
 
 
 def sent_copy(message: Message, *, encodes: bool) -> Message:

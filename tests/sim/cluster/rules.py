@@ -17,7 +17,9 @@ from pixy.cluster.log.peer_starts import PeerStarts
 from pixy.cluster.log.replica import PartitionReplica
 from pixy.cluster.replicas import partitions
 from pixy.cluster.replicas import state_group_recovery as recovery
-from pixy.multiraft import driver, hard_states, proposals
+from pixy.cluster.snapshots import copy_fetching
+from pixy.copies import StagedCopy, directory_swap
+from pixy.multiraft import Driver, driver, hard_states, proposals
 from pixy.multiraft.group_clock import GroupClock
 from pixy.multiraft.group_rest import GroupRest
 from pixy.multiraft.proposals import Proposals
@@ -29,6 +31,7 @@ from pixy.storage import CheckpointStore, Journal, WriterPace
 from pixy.storage.partition.segment import Segment
 from tests.sim.cluster import broken
 from tests.sim.cluster.faults import FaultKind
+from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.swarm import CALM, Focus, Swarm
 from tests.sim.kit import broken as at_rest
 from tests.sim.kit.rules import Rule
@@ -116,6 +119,10 @@ def _quiet(swarm: Swarm) -> Swarm:
     )
 
 
+_behind = aimed(FaultKind.LAGGARD, *_CRASHES, journal={"retain_bytes": 0, "file_bytes": 1500})
+"""Replicas that need copies, and processes that end meanwhile."""
+
+
 def _rule(changes: Collection[Any], seed: int = 1, focus: Focus = plain) -> Rule[Swarm]:
     return Rule(changes, focus, seed)
 
@@ -144,13 +151,13 @@ RULES: dict[str, Rule[Swarm]] = {
             patch.object(recovery, "recovered_group", broken.all_committed),
             patch.object(partitions, "recovered_group", broken.all_committed),
         ],
-        seed=2,
+        seed=4,
     ),
     "a read is confirmed by a quorum": _rule(
         RAFT_RULES["a read is confirmed by a quorum"].changes, seed=13, focus=aimed(*_ELECTIONS)
     ),
     "a retry has the identity of the first attempt": _rule(
-        [patch.object(Proposals, "_retry", broken.retry_as_new)], seed=4, focus=aimed(*_ELECTIONS)
+        [patch.object(Proposals, "_retry", broken.retry_as_new)], seed=6, focus=aimed(*_ELECTIONS)
     ),
     "a retry is looked for in the tail": _rule(
         [
@@ -192,13 +199,18 @@ RULES: dict[str, Rule[Swarm]] = {
         focus=aimed(FaultKind.LAGGARD, journal={"retain_bytes": 0, "file_bytes": 1500}, interleaves=True),
     ),
     "a start makes the data of a snapshot durable before it resets the log": _rule(
-        [patch.object(CheckpointStore, "make_durable", lambda _: None)],
-        seed=83,
+        [
+            patch.object(CheckpointStore, "make_durable", lambda _: None),
+            # Ends in between are rare.
+            patch.object(Machine, "installing", broken.ends_installing),
+            patch.object(Machine, "_disk_ended", broken.ends_with_power),
+        ],
+        seed=5,
         focus=aimed(FaultKind.LAGGARD, *_CRASHES, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset leaves no older entry": _rule(
         [patch.object(RaftStorage, "reset", broken.reset_before_tail)],
-        seed=83,
+        seed=6,
         focus=aimed(FaultKind.ISOLATE_LEADER, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset outlives its journal file": _rule(
@@ -219,7 +231,7 @@ RULES: dict[str, Rule[Swarm]] = {
         [patch.object(Segment, "sync", lambda *_: None)], seed=2, focus=aimed(*_CRASHES)
     ),
     "a position is taken over in one unit with its log reset": _rule(
-        [patch.object(NodeLog, "reset_records", broken.position_apart)], seed=3, focus=_quiet
+        [patch.object(NodeLog, "reset_records", broken.position_apart)], seed=1, focus=_quiet
     ),
     "a position is taken over only with all records": _rule(
         [
@@ -229,6 +241,32 @@ RULES: dict[str, Rule[Swarm]] = {
         ],
         seed=7,
         focus=_quiet,
+    ),
+    "a copy has the rows": _rule(
+        [patch.object(copy_fetching, "copied_position", broken.copied_without_rows)], seed=3, focus=_behind
+    ),
+    "a copy is installed in one unit with its applied position": _rule(
+        [patch.object(NodeLog, "reset_records", broken.copied_position_apart)], seed=3, focus=_behind
+    ),
+    "a copy is durable before its applied position": _rule(
+        [patch.object(StagedCopy, "_sync", broken.copied_unsynced)], seed=5, focus=_behind
+    ),
+    "the files of a copy have their names for good before the replica goes on": _rule(
+        [
+            patch.object(partitions, "swap_directories", broken.swap_unsynced),
+            patch.object(directory_swap, "swap_directories", broken.swap_unsynced),
+        ],
+        seed=5,
+        focus=_behind,
+    ),
+    "nothing is applied while files are replaced": _rule(
+        [patch.object(Driver, "hold", lambda *_: None)], seed=10, focus=_behind
+    ),
+    "records that a replica keeps are durable before they are part of a copy": _rule(
+        [patch.object(Segment, "share", broken.share_unsynced)], seed=9, focus=_behind
+    ),
+    "a start finishes the installation of a copy": _rule(
+        [patch.object(partitions, "roll_forward", lambda *_: None)], seed=3, focus=_behind
     ),
     "a leader rests only when all others do": _rule(
         [patch.object(node, "all_agree", at_rest.one_agrees)], seed=2, focus=_at_rest(*_CRASHES)

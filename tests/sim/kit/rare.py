@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 from unittest.mock import patch
 
+from pixy.cluster.replicas.partitions import Partitions
+from pixy.copies import directory_swap
 from pixy.multiraft.dedup_table import DedupVerdict
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.proposals import Forwarded, Proposals
@@ -39,6 +41,8 @@ class Rare(StrEnum):
     NO_ROOM = "a proposal waited for room"
     KEPT_BACK = "a follower took no append for want of room in its segments"
     TOOK_POSITION = "a replica without the entries, and with all records, took over a position"
+    COPIED = "a replica went on with a copy of what it lacked"
+    REPLACED_AT_START = "a start replaced the files of a replica by its copy"
     REMOVED_LEADER = "a leader applied its own removal"
     RESTED = "a raft group came to rest on all its nodes"
     WOKE = "a raft group at rest was woken"
@@ -60,6 +64,8 @@ def counting(counts: Counter[str]) -> Iterator[None]:
             (Proposals, "_repeated", _repeated),
             (Proposals, "overtaken", _overtaken),
             (Snapshots, "finish_install", _finish_install),
+            (Partitions, "_swapped", _swapped),
+            (directory_swap, "swap_directories", _swap_at_start),
             (Driver, "hand_over", _hand_over),
             (RaftNode, "rest", _rest),
             (RestingGroups, "end", _end_of_rest),
@@ -159,6 +165,22 @@ def _finish_install(method: Method, counts: Counter[str]) -> Method:
         method(self, group)
 
     return finish_install
+
+
+def _swapped(method: Method, counts: Counter[str]) -> Method:
+    def swapped(self: Partitions, *arguments: Any) -> None:
+        counts[Rare.COPIED] += 1
+        method(self, *arguments)
+
+    return swapped
+
+
+def _swap_at_start(function: Method, counts: Counter[str]) -> Method:
+    def swap(*arguments: Any) -> Any:
+        counts[Rare.REPLACED_AT_START] += 1
+        return function(*arguments)
+
+    return swap
 
 
 def _hand_over(method: Method, counts: Counter[str]) -> Method:

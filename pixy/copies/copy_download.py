@@ -1,0 +1,192 @@
+"""The records of a copy on their way: what to ask for next, and what of an answer is taken. Pure.
+
+A committed log has the same bytes at every offset of every replica, but other segments. So the
+place of a download is a log offset, and any replica can go on with it; within a segment of one
+source it is a position in bytes. Nothing of an answer is believed:
+
+    the answer is of other bytes than were asked for        refused
+    CRC-32C of the chunk, or of the run of chunks           refused
+    a batch with a wrong checksum                           refused
+    a batch that does not begin where the last one ended    refused
+    a leader epoch that descends, or is above the term of   refused
+    the snapshot
+    a batch that goes on behind the end of the copy         refused
+
+A refused answer leaves the download as it was; the caller asks another source. Of a leader epoch
+the checksum of a batch does not know, so damage of it that keeps the order passes.
+"""
+
+from typing import NamedTuple
+
+from pixy.errors import CorruptData
+from pixy.proto.copies_pb2 import FetchCopyRequest, FetchCopyResponse
+from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, check_batch, crc32c, read_header
+
+__all__ = ["CopyDownload", "CopySources"]
+
+_BATCH_BYTES_MAX = 1 << 30
+
+
+class _ChunkRun(NamedTuple):
+    """Bytes of a segment that came one after the other: place behind them, begin, and checksum."""
+
+    segment: int
+    position: int
+    begin: int
+    crc: int
+
+
+class CopyDownload:
+    """A download of the records from an offset to the end of a copy.
+
+    Args:
+        offset: the first offset that is missing.
+        end_offset: the end of the copy.
+        epoch: highest leader epoch that a batch may have.
+
+    Attributes:
+        offset: the first offset that is missing now.
+        end_offset: as given.
+    """
+
+    def __init__(self, offset: int, end_offset: int, epoch: int) -> None:
+        self.offset = offset
+        self.end_offset = end_offset
+        self._epoch_max = epoch
+        self._epoch = 0
+        self._run: _ChunkRun | None = None
+        # The begin of a batch whose end has not come.
+        self._partial = b""
+
+    @property
+    def is_complete(self) -> bool:
+        """True once everything is there."""
+        return self.offset == self.end_offset
+
+    def restart(self, offset: int) -> None:
+        """Go on at an offset, from any source: what has begun to come is dropped."""
+        self.offset, self._run, self._partial = offset, None, b""
+
+    def request(self, session: int, max_bytes: int) -> FetchCopyRequest:
+        """The next request to a source."""
+        run = self._run
+        if run is None:
+            return FetchCopyRequest(session=session, log_offset=self.offset, max_bytes=max_bytes)
+        return FetchCopyRequest(
+            session=session, segment=run.segment, position=run.position, max_bytes=max_bytes
+        )
+
+    def take(self, answer: FetchCopyResponse, bytes_max: int) -> list[memoryview]:
+        """The whole batches that an answer brings, in their order.
+
+        Args:
+            bytes_max: that were asked for.
+
+        Raises:
+            CorruptData: see the table of the module.
+        """
+        run = self._checked(answer, bytes_max)
+        chunk = memoryview(self._partial + answer.data)
+        batches, at, offset, epoch = self._batches(chunk)
+        if offset == self.end_offset:
+            at = len(chunk)
+        ends = run.position == answer.total_bytes
+        if ends and at < len(chunk):
+            raise CorruptData(f"the segment at offset {run.segment} ends within a batch")
+        if ends and not batches:
+            raise CorruptData(f"the segment at offset {run.segment} ends before offset {self.offset}")
+        self.offset, self._epoch = offset, epoch
+        self._run = None if ends else run
+        self._partial = bytes(chunk[at:])
+        return batches
+
+    def _checked(self, answer: FetchCopyResponse, bytes_max: int) -> _ChunkRun:
+        """The run that an answer ends, if it is what was asked for."""
+        run, size = self._run, len(answer.data)
+        where = f"byte {answer.position} of the segment at offset {answer.segment}"
+        if run is not None and (answer.segment, answer.position) != (run.segment, run.position):
+            raise CorruptData(
+                f"an answer has {where}, asked for was byte {run.position} of the one at {run.segment}"
+            )
+        if not 0 <= answer.segment <= self.offset:
+            raise CorruptData(f"an answer has {where}, asked for was offset {self.offset}")
+        if not 0 < size <= bytes_max or answer.position + size > answer.total_bytes:
+            raise CorruptData(
+                f"{size} bytes from {where}, which has {answer.total_bytes}, {bytes_max} were asked for"
+            )
+        if crc32c(answer.data) != answer.crc:
+            raise CorruptData(
+                f"{size} bytes from {where} have CRC {crc32c(answer.data):#010x}, expected {answer.crc:#010x}"
+            )
+        begin, crc = answer.position, answer.crc
+        if run is not None and answer.run_position == run.begin:
+            begin, crc = run.begin, crc32c(answer.data, run.crc)
+        if (answer.run_position, answer.run_crc) != (begin, crc):
+            raise CorruptData(
+                f"the run from byte {answer.run_position} to {size} bytes behind {where} has CRC "
+                f"{answer.run_crc:#010x}, from byte {begin} on it is {crc:#010x} here"
+            )
+        return _ChunkRun(answer.segment, answer.position + size, begin, crc)
+
+    def _batches(self, chunk: memoryview) -> tuple[list[memoryview], int, int, int]:
+        """Whole batches; bytes up to there, offset and epoch behind them."""
+        batches: list[memoryview] = []
+        at, offset, epoch = 0, self.offset, self._epoch
+        while at + HEADER_BYTES <= len(chunk) and offset < self.end_offset:
+            header = read_header(chunk, at)
+            size = LENGTH_PREFIX_BYTES + header.length
+            if not HEADER_BYTES <= size <= _BATCH_BYTES_MAX:
+                raise CorruptData(f"a batch for offset {offset} says that it has {size} bytes")
+            if at + size > len(chunk):
+                break
+            batch = chunk[at : at + size]
+            check_batch(batch)
+            if header.base_offset != offset or header.next_offset > self.end_offset:
+                raise CorruptData(
+                    f"a batch has offsets {header.base_offset} to {header.next_offset}, expected is one from {offset} "
+                    f"on, up to {self.end_offset}"
+                )
+            if not epoch <= header.leader_epoch <= self._epoch_max:
+                raise CorruptData(
+                    f"the batch at offset {offset} has leader epoch {header.leader_epoch}, expected {epoch} to "
+                    f"{self._epoch_max}"
+                )
+            batches.append(batch)
+            at, offset, epoch = at + size, header.next_offset, header.leader_epoch
+        return batches, at, offset, epoch
+
+
+class CopySources:
+    """Nodes that may have what a copy needs, the one to ask first.
+
+    One that fails is asked again only after the others: it may be silent for long.
+
+    Args:
+        nodes: in the order in which they are asked.
+        attempts_max: failures of a node, since it has given something, until it is asked no more.
+    """
+
+    def __init__(self, nodes: list[int], attempts_max: int) -> None:
+        # Failures of each.
+        self._nodes = dict.fromkeys(nodes, 0)
+        self._attempts_max = attempts_max
+
+    @property
+    def next(self) -> int | None:
+        """The node to ask, None if all have failed."""
+        return next(iter(self._nodes), None)
+
+    def progressed(self) -> None:
+        """The node has given something."""
+        self._nodes[next(iter(self._nodes))] = 0
+
+    def failed(self, *, for_good: bool) -> None:
+        """The node has given nothing.
+
+        Args:
+            for_good: it would not at another time.
+        """
+        node = next(iter(self._nodes))
+        failures = self._nodes.pop(node) + 1
+        if not for_good and failures < self._attempts_max:
+            self._nodes[node] = failures

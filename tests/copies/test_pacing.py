@@ -1,0 +1,27 @@
+"""The pace of copies."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.copies import TokenBucket
+
+
+def test_what_has_gathered_is_free_and_more_is_waited_for() -> None:
+    bucket = TokenBucket(100.0, 50.0)
+    assert bucket.take(50, 0.0) == 0.0
+    assert bucket.take(10, 0.0) == pytest.approx(0.1)
+    assert bucket.take(10, 0.1) == pytest.approx(0.1)
+    assert bucket.take(50, 1e6) == 0.0
+
+
+def test_a_chunk_larger_than_the_bucket_passes() -> None:
+    assert TokenBucket(100.0, 50.0).take(1050, 0.0) == pytest.approx(10.0)
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=50))
+def test_the_rate_is_kept(chunks: list[int]) -> None:
+    bucket, now = TokenBucket(100.0, 50.0), 0.0
+    for each in chunks:
+        now += bucket.take(each, now)
+    assert now == pytest.approx(max(0.0, sum(chunks) - 50.0) / 100.0)

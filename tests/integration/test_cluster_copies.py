@@ -1,0 +1,92 @@
+"""A node that was away for longer than the journals of the others reach back, under load: it copies
+what it lacks, and counts again; nothing is lost or doubled.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.fakes.waiting import until_blocking
+from tests.integration.clusters import Cluster, ClusterNode
+from tests.integration.daemon import proxy_config
+from tests.integration.loaded import LoadedCluster
+
+pytestmark = pytest.mark.process
+
+SHORT = proxy_config(
+    journal={"file_bytes": "1MiB", "max_unapplied_bytes": "4MiB", "retain_bytes": 0},
+    storage={"segment_bytes": "1MiB", "checkpoint_entries": 20},
+)
+LACKS, GOES_ON = "copies them from another one", "was copied, and goes on"
+PARTITIONS = 3
+RECORD_BYTES = 400_000
+UNKNOWN = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, config=SHORT) as cluster:
+        cluster.start()
+        yield cluster
+
+
+def journal_of(node: ClusterNode) -> list[str]:
+    """Names of the files of a node's journal, oldest first."""
+    return sorted(path.name for path in (node.folder / "data").glob("*/journal/*.journal"))
+
+
+def said(node: ClusterNode, text: str, count: int = 1) -> None:
+    """Wait until a node has logged something so often."""
+    until_blocking(lambda: node.log().count(text) >= count, node.log)
+
+
+def fill(node: ClusterNode, newest: dict[ClusterNode, str], cluster: Cluster) -> None:
+    """Write records until none of the files that were there is in a journal: none has an entry for
+    a node that is away any more.
+    """
+    with grpc.insecure_channel(node.address) as channel:
+        stub = KafkaPixyStub(channel)
+
+        def is_gone() -> bool:
+            # Random bytes: others would be compressed.
+            stub.Produce(pb.ProdRq(topic="busy", message=os.urandom(RECORD_BYTES), key_undefined=True))
+            return all(journal_of(each)[0] > last for each, last in newest.items())
+
+        until_blocking(is_gone, cluster.logs)
+
+
+@pytest.mark.parametrize("killed", ["nobody", "destination", "source"])
+def test_a_node_that_was_away_for_long_copies_what_it_lacks(cluster: Cluster, killed: str) -> None:
+    loaded = LoadedCluster(cluster, partitions=PARTITIONS)
+    cluster.create_topic("busy", 1)
+    with loaded.produced() as producers:
+        producers.wait_answers(cluster.nodes)
+    source = loaded.leader()
+    away, other = cluster.others(source)
+    away.kill()
+    newest = {node: journal_of(node)[-1] for node in (source, other)}
+    with loaded.produced([source, other]) as producers:
+        producers.wait_answers([source, other], 100)
+        fill(source, newest, cluster)
+        away.start_nowait()
+        said(away, LACKS)
+        if killed != "nobody":
+            node = away if killed == "destination" else source
+            node.kill()
+            node.start_nowait()
+        said(away, GOES_ON, PARTITIONS if killed == "nobody" else 1)
+        away.wait_serving()
+        source.wait_serving()
+        # Its replicas count: the other two go on without the third node.
+        until_blocking(lambda: not away.status().nodes[0].reasons_to_stay, cluster.logs)
+    assert {failed.code for failed in producers.failed} <= UNKNOWN
+    loaded.audit(cluster.nodes)
+    other.kill()
+    with loaded.produced([source, away]):
+        pass
+    loaded.audit([source, away])
