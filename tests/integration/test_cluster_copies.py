@@ -71,7 +71,7 @@ def test_a_node_that_was_away_for_long_copies_what_it_lacks(cluster: Cluster, ki
     away.kill()
     newest = {node: journal_of(node)[-1] for node in (source, other)}
     with loaded.produced([source, other]) as producers:
-        producers.wait_answers([source, other], 100)
+        producers.wait_answers([source, other])
         fill(source, newest, cluster)
         away.start_nowait()
         said(away, LACKS)
