@@ -67,8 +67,8 @@ LEAST = {
     "histories checked": 200,
     "log: a checkpoint was fetched": 20,
     "log: a peer is refused": 20,
-    "log: a replica waits for a copy: keep the other replicas, they have its records; a larger "
-    "journal.retain_bytes lets nodes be away for longer": 5,
+    "log: a replica lacks records, and copies them from another one": 5,
+    "log: a replica was copied, and goes on": 5,
     "log: founding a cluster": 50,
     "log: joined a cluster": 50,
     "log: this process was paused": 5,
