@@ -137,6 +137,8 @@ class Verdict:
                     yield f"{machine}, raft group {raft_group}: needs a copy, and does not know"
             elif applied != last:
                 yield f"{machine}, raft group {raft_group}: applied {applied} of {last}: {cluster.describe(raft_group)}"
+            elif group is not None and group.held is not None:
+                yield f"{machine}, raft group {raft_group}: its files are being replaced by a copy"
 
     def _wrong_members(self, leader: Machine, raft_group: int) -> Iterator[str]:
         """All registered nodes are members of each state group, the first ones with a vote."""
