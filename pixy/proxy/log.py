@@ -188,6 +188,10 @@ class Log:
         """The option `producer.partitioner`, by which `Produce` partitions messages with a key."""
         return self._config.producer.partitioner
 
+    def now_ms(self) -> int:
+        """The time that the cluster stamps records by, in milliseconds since the Unix epoch."""
+        return self._clock.wall_ms()
+
     @property
     def message_bytes_max(self) -> int:
         """The option `producer.max_message_bytes`."""
@@ -442,7 +446,7 @@ class Log:
             self._backend.topic(partitions[0].partition.topic)
         _check_number(partitions)
         producer = self._config.producer
-        latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)
+        latest_ms = self.now_ms() + round(producer.timestamp_after_max * 1000)
         limits = BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
         size = _bytes_of(partitions)
         room = self._checks_of(size).holding(client, size)

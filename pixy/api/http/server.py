@@ -62,7 +62,7 @@ class HttpServer:
         self._server = server
         largest = max(each.producer.max_message_bytes for each in config.proxies.values())
         kafka_pixy = KafkaPixyRoutes(proxies, largest, config.grpc.output_buffer_bytes)
-        v1 = V1Routes(proxies, _records_bytes(largest), server.environment.clock, Random(os.urandom(8)))
+        v1 = V1Routes(proxies, _records_bytes(largest), Random(os.urandom(8)))
         router = Router([*kafka_pixy.routes(), *v1.routes()], {"/v1/": PROBLEM})
         self.routes = router.routes
         self.factory = WebFactory(server.environment, router, web_options(config.grpc))

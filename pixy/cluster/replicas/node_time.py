@@ -9,8 +9,8 @@ median of the clocks of the nodes, if a majority of all nodes is within a minute
     agrees           is off                 what it was before its clock was off, advanced by
                                             monotonic time; at first, the one that is agreed on
     does not agree                          the same; of a node that never knew an agreed one of
-                                            several nodes, the latest of the clocks that it knows
-                                            and of the time that it had before its start
+                                            several nodes, the latest of the clocks that it has
+                                            known and of the time that it had before its start
 
 A time that is too late keeps data for longer, one that is too early has it removed: hence the
 latest. Nothing expires without a majority, nor by a node whose own clock is off.
@@ -151,6 +151,7 @@ class NodeTime:
     def resume(self, noted_ms: int) -> None:
         """Go on from the last known `steady_ms` of the node before its start."""
         self._noted = noted_ms - self._monotonic_ms()
+        self._steady = max(self._steady, self._noted)
 
     def refresh(self) -> None:
         """Look at the clocks, in steps of less than a second."""
@@ -160,7 +161,7 @@ class NodeTime:
         if agreed is None:
             self._agreed, self._own_is_off, self._jumped_to = None, False, None
             if not (self._had_others if others.nodes > 1 else self._was_agreed):
-                self._steady = max(clocks) if self._noted is None else max(self._noted, *clocks)
+                self._steady = max(self._steady, *clocks)
             self._set(self._steady, self._steady)
             return
         self._agree(own, agreed, others.nodes)

@@ -193,6 +193,13 @@ def test_of_two_clocks_that_never_agreed_the_later_one_counts_for_stamps(own_ms:
     assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
 
 
+def test_a_later_clock_counts_for_stamps_also_once_its_node_is_silent() -> None:
+    bench = Bench(0, own_ms=-8 * DAY_MS, nodes=3)
+    bench.others_ms = []
+    bench.later(HOUR)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+
+
 def test_a_node_that_is_not_known_yet_agrees_with_nobody() -> None:
     bench = Bench(own_ms=DAY_MS, nodes=0)
     bench.later(5 * HOUR)

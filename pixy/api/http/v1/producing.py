@@ -13,7 +13,6 @@ from pixy.aio.steps import in_steps
 from pixy.api.http.v1.problems import problem_of
 from pixy.api.http.v1.records import GivenRecord, read_record
 from pixy.backend import TopicPartition
-from pixy.clock import Clock
 from pixy.errors import InvalidArgument, MessageTooLarge, PixyError, TopicMissing, UnknownPartition
 from pixy.proxy import PartitionBatches, Proxy, batch_bytes
 from pixy.records import HEADER_BYTES, NewRecord, Partitioner, build_batch
@@ -70,7 +69,6 @@ async def produce_all(
     exchange: Exchange,
     *,
     sync: bool,
-    clock: Clock,
     partitioner: Partitioner,
 ) -> list[dict[str, Any]]:
     """Produce records; returns the answer to each."""
@@ -87,7 +85,7 @@ async def produce_all(
         except (PixyError, HttpError) as error:
             record.done(error)
     if placed:
-        await _append(proxy, topic, placed, clock, partitioner, exchange.peer)
+        await _append(proxy, topic, placed, partitioner, exchange.peer)
     await done.future
     return [_answer(record.result) for record in records]
 
@@ -104,7 +102,6 @@ async def _append(
     proxy: Proxy,
     topic: str,
     placed: Sequence[tuple[ProducedRecord, GivenRecord]],
-    clock: Clock,
     partitioner: Partitioner,
     peer: str,
 ) -> None:
@@ -116,7 +113,7 @@ async def _append(
             record.done(error)
         return
     by_partition: dict[int, list[tuple[ProducedRecord, NewRecord]]] = {}
-    now_ms = clock.wall_ms()
+    now_ms = proxy.log.now_ms()
     for record, message in placed:
         if not found:
             record.done(TopicMissing(f"topic {topic} does not exist"))

@@ -18,7 +18,6 @@ from pixy.api.http.v1.peeking import peek
 from pixy.api.http.v1.problems import PROBLEM
 from pixy.api.http.v1.producing import produce_all
 from pixy.api.http.v1.records import encode, read_lines, read_list, records_body
-from pixy.clock import Clock
 from pixy.consume import ConsumeRequest
 from pixy.proxy import Proxy
 from pixy.records import Partitioner, make_partitioner
@@ -40,13 +39,12 @@ class V1Routes:
     Args:
         proxies: by name of the cluster; "" is the default cluster.
         body_bytes_max: largest body with records.
-        clock, rng: for the timestamps and the partitions of records that are appended.
+        rng: for the partitions of records that are appended.
     """
 
-    def __init__(self, proxies: Mapping[str, Proxy], body_bytes_max: int, clock: Clock, rng: Random) -> None:
+    def __init__(self, proxies: Mapping[str, Proxy], body_bytes_max: int, rng: Random) -> None:
         self._proxies = proxies
         self._body_bytes_max = body_bytes_max
-        self._clock = clock
         self._rng = rng
         # By name.
         self._partitioners: dict[str, Partitioner] = {}
@@ -86,7 +84,6 @@ class V1Routes:
             given,
             exchange,
             sync=_choice(exchange, "sync", ("true", "false")) != "false",
-            clock=self._clock,
             partitioner=self._partitioner(proxy),
         )
         if is_list:

@@ -35,6 +35,14 @@ async def get(served: ServedHttp, query: str = "group=g&wait_ms=60000", name: st
     return json.loads(answer.body)["records"]
 
 
+async def get_all(served: ServedHttp, count: int, query: str = "group=g&wait_ms=60000") -> list[Any]:
+    """So many records: an answer has those that are there, of the partitions that have begun."""
+    found: list[Any] = []
+    while len(found) < count:
+        found += await get(served, query)
+    return found
+
+
 async def lag(served: ServedHttp) -> int:
     """Records that the group has not acked."""
     answer = await served.client.call("GET", "/topics/t/offsets?group=g")
@@ -64,9 +72,7 @@ async def test_bytes_and_nulls_come_back(served: ServedHttp) -> None:
     await post(
         served, [{"value_base64": "/w==", "key_base64": ""}, {"value": None}, {"value": "", "key": None}]
     )
-    found = sorted(
-        await get(served, "group=g&wait_ms=60000&max_records=9"), key=lambda each: str(each.get("value"))
-    )
+    found = await get_all(served, 3, "group=g&wait_ms=60000&max_records=9")
     keys = [(each.get("key"), each.get("value"), each.get("value_base64")) for each in found]
     assert sorted(keys, key=str) == sorted(
         [("", None, "/w=="), (None, None, None), (None, "", None)], key=str
@@ -106,7 +112,16 @@ async def test_each_record_of_a_batch_is_answered(served: ServedHttp, kind: str)
         "detail": "value is no text: bytes go into value_base64",
     }
     assert results[5]["error"]["status"] == 413
-    assert len(await get(served, "group=g&wait_ms=60000")) == 4
+    assert len(await get_all(served, 4)) == 4
+
+
+async def test_records_with_a_partition_and_no_timestamp_have_the_time_of_the_cluster(
+    served: ServedHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the machine may be wrong, and is corrected by those of the other nodes."""
+    monkeypatch.setattr(served.proxy.log, "now_ms", lambda: 1_600_000_000_000)
+    await post(served, [{"value": "a", "partition": 3}])
+    assert [each["timestamp_ms"] for each in await get(served, "", "peek")] == [1_600_000_000_000]
 
 
 async def test_partition_and_timestamp_can_be_given(served: ServedHttp) -> None:
@@ -243,10 +258,11 @@ async def test_parameters_that_are_wrong_are_a_problem(served: ServedHttp, targe
 
 async def test_messages_are_bounded_in_number_and_bytes(served: ServedHttp) -> None:
     await post(served, [{"value": "x" * 1000, "partition": 0} for _ in range(20)])
-    assert len(await get(served, "group=g&wait_ms=60000&max_records=3")) == 3
+    assert 1 <= len(await get(served, "group=g&wait_ms=60000&max_records=3")) <= 3
     assert 1 <= len(await get(served, "group=g&wait_ms=60000&max_bytes=2500")) <= 3
-    rest = await get(served, "group=g&wait_ms=60000")
-    assert rest[-1]["offset"] == 19
+    rest: list[Any] = []
+    while not rest or rest[-1]["offset"] < 19:
+        rest += await get(served)
     assert await get(served, "group=g&wait_ms=10") == []
     assert await lag(served) == 20
 
@@ -272,7 +288,7 @@ async def has_lag(served: ServedHttp, expected: int) -> bool:
 
 async def test_messages_are_acked_when_they_are_with_the_transport(served: ServedHttp) -> None:
     await post(served, [{"value": str(n)} for n in range(10)])
-    assert len(await get(served, "group=g&ack=auto&wait_ms=60000")) == 10
+    assert len(await get_all(served, 10, "group=g&ack=auto&wait_ms=60000")) == 10
     await until(lambda: has_lag(served, 0))
 
 
