@@ -181,7 +181,9 @@ def shift_by(count: int) -> Rule:
 
 
 def to_time(connection: DaemonConnection, timestamp_ms: int) -> Rule:
-    """The first message at or after a time, or the end."""
+    """The first message at or after a time, or the end that was seen before it was looked for: later
+    messages may be at or after the time.
+    """
 
     def found_at(topic: str, found: "Sequence[PartitionOffset]") -> Mapping[int, PlannedOffset]:
         from pixy.proto import pixy_log_pb2
@@ -193,7 +195,7 @@ def to_time(connection: DaemonConnection, timestamp_ms: int) -> Rule:
         with connection.open_log() as stub:
             answers = list_offsets(connection, stub, queries)
         return {
-            each.partition: PlannedOffset(LATEST if answer.offset < 0 else answer.offset)
+            each.partition: PlannedOffset(each.end if answer.offset < 0 else answer.offset)
             for each, answer in zip(found, answers, strict=True)
         }
 
