@@ -181,8 +181,8 @@ def shift_by(count: int) -> Rule:
 
 
 def to_time(connection: DaemonConnection, timestamp_ms: int) -> Rule:
-    """The first message at or after a time, or the end that was seen before it was looked for: later
-    messages may be at or after the time.
+    """The first message at or after a time, or the end as it was before the search: what has come
+    since may be at or after the time.
     """
 
     def found_at(topic: str, found: "Sequence[PartitionOffset]") -> Mapping[int, PlannedOffset]:
