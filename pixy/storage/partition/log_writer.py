@@ -253,6 +253,7 @@ class LogWriter:
         else:
             self._tail.extend([partition_log] * batches)
         self._tail_bytes += size
+        partition_log.gathered_bytes += size
         unwritten = self.unwritten_bytes = self.unwritten_bytes + size
         if self._running or (self._write_timer is not None and unwritten < self._gather_bytes):
             self._dirty[partition_log] = mark
@@ -337,6 +338,7 @@ class LogWriter:
         self._maybe_begin_round()
         to_write = [_Save(log, self._dirty.pop(log)(), log.unwritten()) for log in self._next_to_write()]
         for save in to_write:
+            save.log.gathered_bytes = 0
             self._unsynced[save.log] = save
         to_sync = [self._unsynced.pop(log) for log in self._first(self._unsynced)[: self._to_sync]]
         left = len(self._unsynced.keys() | self._dirty.keys()) if self._to_sync else 0

@@ -92,6 +92,7 @@ class PartitionLog:
         end_offset: the offset of the next record; also the high watermark, because a log has only
             committed records.
         written_offset: the end of the batches in segments.
+        gathered_bytes: bytes that wait for the `LogWriter`, which keeps the number.
     """
 
     __slots__ = (
@@ -102,6 +103,7 @@ class PartitionLog:
         "_tail",
         "begin_offset",
         "end_offset",
+        "gathered_bytes",
         "identity",
         "topic",
         "written_offset",
@@ -121,6 +123,7 @@ class PartitionLog:
         self.begin_offset = 0
         self.end_offset = 0
         self.written_offset = 0
+        self.gathered_bytes = 0
 
     # --- on the event loop ------------------------------------------------------------------------
 
