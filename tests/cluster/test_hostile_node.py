@@ -197,6 +197,7 @@ def test_numbers_of_a_registered_node_stop_nobody(tmp_path: Path) -> None:
             await asyncio.sleep(20)
             await cluster[1].append(b"after")
         peers._log.incarnation.number = number
+        await until(lambda: not cluster[3].node.why_no_majority)
         await goes_on(cluster, b"before", *[b"after"] * (len(EXTREMES) + 2))
         await cluster.stop()
         await cluster.start()
