@@ -97,7 +97,7 @@ class SimulatedDisk:
             many operations behind the next one; 0 for the sync itself.
         fail_at, fail_errno: the operation that fails, once, and its error. ENOSPC applies to
             operations that take space, and to syncs; others fail with EIO instead.
-        fail_read_at: the read that fails, once, with EIO.
+        fail_read_at: the read that fails, once, with ENOMEM: it is no damage.
         bytes_read: bytes read from files since the disk was created.
         failed: the operation hit by `fail_at`, unless it may be retried.
         refused: the operation hit that may be retried: not a sync, and failed for lack of space.
@@ -449,7 +449,7 @@ class SimulatedDisk:
         self._check_alive()
         self.reads += 1
         if self.reads == self.fail_read_at:
-            raise _error(errno.EIO, path)
+            raise _error(errno.ENOMEM, path)
 
     def _create(self, operation: Operation, directory: Directory, node: Inode | Directory) -> None:
         def create() -> None:
