@@ -126,11 +126,20 @@ class Crashes:
 
     # --- consumers --------------------------------------------------------------------------------
 
+    async def poll(self, request: pb.ConsNAckRq) -> pb.ConsRs:
+        """One poll, or several, if a busy machine ends them before the group has begun."""
+        while True:
+            try:
+                return await self.stub.ConsumeNAck(request, timeout=CALL_SECONDS_MAX)
+            except grpc.aio.AioRpcError as error:
+                if "has not begun to consume" not in (error.details() or ""):
+                    raise
+
     async def consume(self, group: GroupLedger, request: pb.ConsNAckRq) -> Position | None:
         """One poll; None without a message."""
         request.group = group.name
         try:
-            answer = await self.stub.ConsumeNAck(request, timeout=CALL_SECONDS_MAX)
+            answer = await self.poll(request)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return None
@@ -276,7 +285,7 @@ class Crashes:
             while missing > 0:
                 missing -= 1
                 try:
-                    answer = await self.stub.ConsumeNAck(request, timeout=CALL_SECONDS_MAX)
+                    answer = await self.poll(request)
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.NOT_FOUND:
                         raise
