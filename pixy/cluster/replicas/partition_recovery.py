@@ -18,7 +18,6 @@ from pixy.storage import (
     JournalRecord,
     StagedPart,
     batches_of,
-    is_unreadable,
     why_no_position,
     why_undecodable,
 )
@@ -83,10 +82,6 @@ class PartitionRecovery:
                 return self.replica.log.open(self.position, exists=name in found, replayed=bool(self.tail))
             except CorruptData as error:
                 self.damage = error
-            except OSError as error:
-                if not is_unreadable(error):
-                    raise
-                self.damage = CorruptData(f"{name} cannot be read: {error}")
         return []
 
 

@@ -21,7 +21,7 @@ import structlog
 from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import BatchHeader, read_header
-from pixy.storage.disk import Disk, is_disk_full, write_partition_identity
+from pixy.storage.disk import Disk, is_disk_full, lost_is_corrupt, write_partition_identity
 from pixy.storage.partition.applied_position import why_no_position
 from pixy.storage.partition.index import IndexEntries
 from pixy.storage.partition.log_tail import Appended
@@ -170,9 +170,10 @@ class LogSegments:
                     f"{self.directory} has segments, but the journal does not know of any record there"
                 )
         else:
-            self.segments = synced_segments(self.disk, self.directory, applied, bases)
-            if not replayed:
-                check_not_ahead(self.disk, self.directory, applied, bases, self.segments[-1:])
+            with lost_is_corrupt(self.directory):
+                self.segments = synced_segments(self.disk, self.directory, applied, bases)
+                if not replayed:
+                    check_not_ahead(self.disk, self.directory, applied, bases, self.segments[-1:])
             if self.segments:
                 self.segments[-1].cut()
             for segment in self.segments:
