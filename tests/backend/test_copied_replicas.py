@@ -4,6 +4,7 @@ of what they lack, from whichever replica can give it, and go on.
 
 import asyncio
 import errno
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.cluster import problems
 from pixy.cluster.log import PartitionCondition
 from pixy.cluster.snapshots.copy_serving import CopyServing
-from pixy.errors import Unavailable
+from pixy.errors import CorruptData, Unavailable
 from pixy.proto.copies_pb2 import FetchCopyRequest
 from pixy.storage import PartitionLog
 from tests.backend.test_replicas_that_were_away import (
@@ -116,6 +117,52 @@ def test_a_damaged_replica_behind_the_journal_is_copied_whole_and_ready_again(tm
         await copied(away, nodes)
         assert replica_on(away).condition is PartitionCondition.READY
         assert await values_of(away, nodes) == [b"0", b"1", b"2", *MISSED, b"last"]
+        assert not any("damaged" in each for each in problems(await away.backend.cluster_status()))
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def flipped(directory: Path) -> None:
+    """A flipped bit in the oldest batch, which a reader finds."""
+    segment = min(directory.glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[100] ^= 1
+    segment.write_bytes(content)
+
+
+def cut(directory: Path) -> None:
+    """The newest segment lacks its last byte, which a start finds."""
+    segment = max(directory.glob("*.log"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("damage", [flipped, cut, shutil.rmtree])
+def test_a_damaged_replica_fetches_its_files_anew_and_votes_meanwhile(
+    tmp_path: Path, damage: Callable[[Path], None], restarts: bool
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await quiet_and_busy(cluster)
+        damage(topics_of(away) / "topic-0")
+        await away.begin()
+        await until(
+            lambda: away.node.partitions.get(QUIET) is not None and replica_on(away).group is not None
+        )
+        if damage is flipped:
+            with pytest.raises(CorruptData):
+                await LocalPartitions(away.node, lambda: None).fetch(
+                    replica_on(away), 0, max_bytes=1000, max_wait=0
+                )
+        assert replica_on(away).fault is not None
+        # With it and one more node there is a majority.
+        await nodes[1].kill()
+        await nodes[0].append(b"3")
+        await copied(away, nodes[:1])
+        assert replica_on(away).condition is PartitionCondition.READY
+        if restarts:
+            await away.kill()
+            await away.start()
+        assert await away.values() == [b"0", b"1", b"2", b"3"]
         assert not any("damaged" in each for each in problems(await away.backend.cluster_status()))
 
     run_cluster(scenario, tmp_path, **OPTIONS)

@@ -23,8 +23,7 @@ from pixy.cluster.log.recovery import DataDirectory, RecoveredNode, recover_node
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
 from pixy.cluster.replicas.partitions import Partitions
 from pixy.cluster.replicas.state_group_recovery import recover_state_group
-from pixy.cluster.snapshots import CopyFetching, CopyMethod, CopyServing
-from pixy.cluster.snapshots.copy_fetching import CopyFetchingOptions
+from pixy.cluster.snapshots import CopyFetching, CopyFetchingOptions, CopyMethod, CopyServing
 from pixy.cluster.snapshots.copy_serving import CopyServingOptions
 from pixy.cluster.state.metadata import Topic
 from pixy.cluster.state.proposable import why_not_batches, why_not_proposable
