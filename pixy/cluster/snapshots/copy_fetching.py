@@ -56,7 +56,7 @@ from pixy.errors import CorruptData, PixyError, StorageFault, Unavailable
 from pixy.faults import OnFault
 from pixy.multiraft import RaftGroup
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
-from pixy.raft import Message, Snapshot
+from pixy.raft import NONE, Message, Snapshot
 from pixy.storage import run_on
 
 __all__ = ["CopyFetching"]
@@ -196,8 +196,8 @@ class CopyFetching:
         by a timer.
         """
         damaged = self._partitions.damaged_groups
-        for group in [each for each in self._repairs if each.raft_group not in damaged]:
-            del self._repairs[group]
+        for repaired in [each for each in self._repairs if each.raft_group not in damaged]:
+            del self._repairs[repaired]
         for raft_group in list(damaged):
             replica = self._partitions.find_replica(raft_group)
             if replica is not None and not self._stopped:
@@ -218,13 +218,13 @@ class CopyFetching:
         return StagedCopy(self._log.disk, topics, replica.log.identity, replica.log.topic)
 
     def _sources(self, replica: PartitionReplica, first: int) -> list[int]:
-        """Nodes to ask for a copy, the leader first."""
+        """Nodes to ask for a copy, the leader first if there is one."""
         own = self._log.driver.node_id
         assert replica.group is not None
         # A node that leaves has its replica yet.
         members = sorted(replica.group.storage.conf_state.members)
         nodes = dict.fromkeys([first, *replica.replicas, *members])
-        return [each for each in nodes if each != own and self._is_source(each)]
+        return [each for each in nodes if each not in (own, NONE) and self._is_source(each)]
 
     # --- one copy ---------------------------------------------------------------------------------
 
@@ -254,13 +254,14 @@ class CopyFetching:
         """
         group, staged, installs = replica.group, self._staged(replica), False
         assert group is not None
+        task = asyncio.current_task()
         try:
             async with self._slots:
                 installs = await self._try(replica, staged, copy)
         finally:
             if not installs:
                 self._log.copying.submit(staged.keep, _nothing)
-            if self._running.get(group) is asyncio.current_task():
+            if self._running.get(group) is task:
                 del self._running[group]
         return installs
 
