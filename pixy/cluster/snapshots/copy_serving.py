@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from pixy.cluster.log import NodeLog, PartitionReplica
 from pixy.cluster.replicas import Partitions
 from pixy.copies import CopiedSegment, CopyKey, CopySession, CopySessions, WantedBytes
@@ -29,6 +31,11 @@ from pixy.records import crc32c
 from pixy.storage import PartitionLog, run_on
 
 __all__ = ["CopyServing", "CopyServingOptions"]
+
+log = structlog.get_logger(__name__)
+
+_REASON_MAX = 500
+"""Characters of another node's reason that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,17 @@ class CopyServing:
             NoCopySession: there is none.
         """
         request = EndCopyRequest.FromString(payload)
-        self._end(self._sessions.use(request.session, caller, self._loop.time()))
+        session = self._sessions.use(request.session, caller, self._loop.time())
+        if not request.success:
+            topic, partition = self._replicas[session.number][0].partition
+            log.info(
+                "a node has broken off a copy from here",
+                node=caller,
+                topic=topic,
+                partition=partition,
+                reason=request.error[:_REASON_MAX],
+            )
+        self._end(session)
         return b""
 
     # --- sessions ---------------------------------------------------------------------------------
