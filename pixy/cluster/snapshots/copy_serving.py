@@ -28,7 +28,7 @@ from pixy.proto.copies_pb2 import (
     FetchCopyResponse,
 )
 from pixy.records import crc32c
-from pixy.storage import PartitionLog, run_on
+from pixy.storage import PartitionLog, is_unreadable, run_on
 
 __all__ = ["CopyServing", "CopyServingOptions"]
 
@@ -151,7 +151,13 @@ class CopyServing:
         _check_undamaged(replica)
         if replica.log is not log:
             raise SegmentNotFound(f"the files of raft group {replica.raft_group} were replaced here")
-        position, chunk, crc = await run_on(self._log.copying, lambda: _read(log, wanted))
+        try:
+            position, chunk, crc = await run_on(self._log.copying, lambda: _read(log, wanted))
+        except CorruptData as error:
+            group = replica.group
+            if replica.log is log and group is not None and not self._log.is_installing(group):
+                self._partitions.set_fault(replica, error)
+            raise
         self._heard_of(replica, caller)
         segment = wanted.segment
         run_crc, run_position = session.served(segment.base_offset, position, chunk, crc)
@@ -241,7 +247,8 @@ def _read(log: PartitionLog, wanted: WantedBytes) -> tuple[int, bytes, int]:
     except FileNotFoundError as error:
         raise SegmentNotFound(f"{where} was removed") from error
     except OSError as error:
-        raise StorageFault(f"{where} cannot be read: {error}") from error
+        kind = CorruptData if is_unreadable(error) else StorageFault
+        raise kind(f"{where} cannot be read: {error}") from error
     if len(chunk) < size:
         raise CorruptData(f"{where} ends at byte {position + len(chunk)}, it had {segment.size}")
     return position, chunk, crc32c(chunk)
