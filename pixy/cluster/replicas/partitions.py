@@ -85,7 +85,6 @@ from pixy.storage import (
     Upkeep,
     Worker,
     copy_directory,
-    lost_is_corrupt,
     run_on,
     sort_partition_directories,
     why_undecodable,
@@ -509,13 +508,12 @@ class Partitions:
                 return _Swapped([], [left] if left.name in self._disk.names(self._topics) else [])
             replaced = swap_directories(self._disk, self._topics, name, replica.raft_group)
             try:
-                with lost_is_corrupt(self._topics / name):
-                    return _Swapped(copy.open(position, exists=True), replaced)
+                return _Swapped(copy.open(position, exists=True), replaced)
             except CorruptData as error:
                 copy.open_given_up(position)
                 return _Swapped([], replaced, error)
 
-        self._writer.run(swap, partial(self._swapped, replica, copy), waits_for_space=True)
+        self._writer.run(swap, partial(self._swapped, replica, copy))
 
     def _swapped(self, replica: PartitionReplica, copy: PartitionLog, swapped: "_Swapped") -> None:
         """A copy is in its place."""

@@ -3,8 +3,7 @@
 What a snapshot means for a raft group is in `pixy.multiraft`.
 """
 
-from pixy.cluster.snapshots.copy_fetching import CopyFetching
-from pixy.cluster.snapshots.copy_pulling import CopyFetchingOptions, CopyMethod
+from pixy.cluster.snapshots.copy_fetching import CopyFetching, CopyMethod
 from pixy.cluster.snapshots.copy_serving import CopyServing
 from pixy.cluster.snapshots.snapshot_counts import SnapshotCounts
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
@@ -12,7 +11,6 @@ from pixy.cluster.snapshots.snapshot_serving import SnapshotServing
 
 __all__ = [
     "CopyFetching",
-    "CopyFetchingOptions",
     "CopyMethod",
     "CopyServing",
     "FetchingOptions",

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -281,37 +282,19 @@ class LogWriter:
         self._open.discard(partition_log)
         self._to_sync = min(self._to_sync, len(self._unsynced.keys() | self._dirty.keys()))
 
-    def run(
-        self, work: Callable[[], T], then: Callable[[T], object], *, waits_for_space: bool = False
-    ) -> None:
+    def run(self, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Do other work on files of logs, after the jobs submitted so far; `then` gets the result.
 
         An error ends the writer, as the error of a write does.
-
-        Args:
-            waits_for_space: work that a full disk ends is done anew, until there is room.
         """
 
-        told = False
-
         def done(result: Any, error: BaseException | None) -> None:
-            nonlocal told
             if self._broken:
                 return
             if error is None:
                 then(result)
-            elif waits_for_space and is_disk_full(error):
-                if not told:
-                    log.error("no room for files of a partition, waiting for some", error=str(error))
-                told = True
-                self._on_full()
-                self._loop.call_later(self._pace.full_disk_retry_s, again)
             else:
                 self._break(error)
-
-        def again() -> None:
-            if not self._broken:
-                self._worker.submit(work, done)
 
         self._worker.submit(work, done)
 
@@ -508,7 +491,7 @@ class LogWriter:
         if len(self._dirty) == len(logs):
             return logs
         count = len(logs) // 2
-        largest = nlargest(count, self._dirty, key=lambda log: log.gathered_bytes)
+        largest = nlargest(count, self._dirty, key=attrgetter("gathered_bytes"))
         if self._to_sync:
             self._to_sync += count  # these pass others of the round
         return list(dict.fromkeys(largest + logs))[: len(logs)]
