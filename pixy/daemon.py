@@ -159,6 +159,7 @@ class Daemon:
         self._new: set[str] = set()
         # Clocks of those whose nodes agree on a time.
         self._times: dict[str, Clock] = {}
+        # They note these times.
         self._notes = Tasks(self._faults.note)
         # Every cluster was ready once, and the drain has not begun.
         self._ready = False
@@ -214,8 +215,8 @@ class Daemon:
             await proxy.start()
             self._proxies[name] = proxy
             if name in self._nodes:
-                times = note_time(self._directory(name), self._nodes[name].time.steady_ms)
-                self._notes.spawn(times, f"note the time of {name}")
+                note = note_time(RealDisk(), self._directory(name), self._nodes[name].time.steady_ms)
+                self._notes.spawn(note, f"note the time of {name}")
         return {**await self._grpc.start(), **await http.start(), **management}
 
     async def _start_management(
@@ -528,11 +529,12 @@ class Daemon:
             ),
         )
         open_channel = None if self._peers is None else self._peers.channel
-        node = Node(RealDisk(), self._clock, options, self.on_fault, open_channel)
+        disk = RealDisk()
+        node = Node(disk, self._clock, options, self.on_fault, open_channel)
         self._nodes[name] = node
         node.troubles = partial(self._troubles, options.directory)
         node.disk = partial(disk_space, options.directory)
-        noted_ms = noted_time(options.directory)
+        noted_ms = noted_time(disk, options.directory)
         if noted_ms is not None:
             node.time.resume(noted_ms)
         self._times[name] = node.time

@@ -6,9 +6,11 @@ keeps data for an hour longer, see `NodeTime` of `pixy.cluster`.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+from pixy.storage import Disk, read_whole
 
 __all__ = ["note_time", "noted_time"]
 
@@ -16,32 +18,31 @@ _NAME = "clock"
 _DIGITS = 20
 
 
-def noted_time(directory: Path) -> int | None:
+def noted_time(disk: Disk, directory: Path) -> int | None:
     """The time that was noted last, None if there is none that can be read. Blocks."""
     try:
-        noted = (directory / _NAME).read_bytes()
+        noted = read_whole(disk, directory / _NAME, _DIGITS)
     except OSError:
         return None
     return int(noted) if len(noted) == _DIGITS and noted.isdigit() else None
 
 
-async def note_time(directory: Path, time_ms: Callable[[], int | None], every_s: float = 10.0) -> None:
+async def note_time(
+    disk: Disk, directory: Path, time_ms: Callable[[], int | None], every_s: float = 10.0
+) -> None:
     """Note the time again and again, as far as it is known."""
     while True:
         now_ms = time_ms()
         if now_ms is not None:
-            await asyncio.to_thread(_write, directory / _NAME, now_ms)
+            await asyncio.to_thread(_write, disk, directory / _NAME, now_ms)
         await asyncio.sleep(every_s)
 
 
-def _write(path: Path, time_ms: int) -> None:
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return  # whatever is wrong with the disk, writers say so
-    try:
-        os.pwrite(file, b"%0*d" % (_DIGITS, time_ms), 0)
-    except OSError:
-        return
-    finally:
-        os.close(file)
+def _write(disk: Disk, path: Path, time_ms: int) -> None:
+    # Whatever is wrong with the disk, those who write data say so.
+    with suppress(OSError):
+        file = disk.open(path, create=True)
+        try:
+            file.write_at([b"%0*d" % (_DIGITS, time_ms)], 0)
+        finally:
+            file.close()

@@ -1,13 +1,17 @@
 """`pixy.noted_time`: the time of a node outlives it, whatever the disk does."""
 
 import asyncio
+import os
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pixy.noted_time import note_time, noted_time
+from pixy.storage import RealDisk
 from tests.fakes.waiting import until
+
+DISK = RealDisk()
 
 
 def note(directory: Path, time_ms: int | None) -> None:
@@ -20,10 +24,10 @@ def note(directory: Path, time_ms: int | None) -> None:
             looked.set()
             return time_ms
 
-        task = asyncio.create_task(note_time(directory, look))
+        task = asyncio.create_task(note_time(DISK, directory, look))
         await looked.wait()
         if time_ms is not None:
-            await until(lambda: noted_time(directory) == time_ms)
+            await until(lambda: noted_time(DISK, directory) == time_ms)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
@@ -32,7 +36,7 @@ def note(directory: Path, time_ms: int | None) -> None:
 
 
 def test_the_newest_time_is_found(tmp_path: Path) -> None:
-    assert noted_time(tmp_path) is None
+    assert noted_time(DISK, tmp_path) is None
     for time_ms in (1_700_000_000_000, 2**53, 0):
         note(tmp_path, time_ms)
     assert (tmp_path / "clock").stat().st_mode & 0o777 == 0o600
@@ -50,7 +54,7 @@ async def test_it_goes_on_where_nothing_can_be_written(tmp_path: Path) -> None:
         looks.append(1)
         return 1
 
-    task = asyncio.create_task(note_time(tmp_path / "gone", look, every_s=0.0))
+    task = asyncio.create_task(note_time(DISK, tmp_path / "gone", look, every_s=0.0))
     await until(lambda: len(looks) > 2)
     assert not task.done()
     task.cancel()
@@ -63,4 +67,24 @@ async def test_it_goes_on_where_nothing_can_be_written(tmp_path: Path) -> None:
 )
 def test_what_is_no_time_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "clock").write_bytes(content)
-    assert noted_time(tmp_path) is None
+    assert noted_time(DISK, tmp_path) is None
+
+
+def test_a_pipe_stops_neither_the_start_nor_the_notes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "clock")
+    assert noted_time(DISK, tmp_path) is None
+
+    async def look_twice() -> None:
+        looks: list[int] = []
+
+        def look() -> int:
+            looks.append(1)
+            return 1
+
+        task = asyncio.create_task(note_time(DISK, tmp_path, look, every_s=0.0))
+        await until(lambda: len(looks) > 1)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(look_twice())

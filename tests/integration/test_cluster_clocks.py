@@ -12,6 +12,7 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from pixy.storage import RealDisk
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import proxy_config
@@ -102,7 +103,7 @@ def test_a_node_that_starts_after_all_clocks_have_jumped_has_nothing_removed_ear
         for topic in ("kept", "short"):
             produce(cluster[1], topic, 60)
         set_offsets(cluster[1], "kept")
-        until_blocking(lambda: all(noted_time(node.data) for node in cluster.nodes), cluster.logs)
+        until_blocking(lambda: all(noted_time(RealDisk(), node.data) for node in cluster.nodes), cluster.logs)
         for node in cluster.nodes:
             Faults(node.folder).set_clock_ahead((240 if ahead else -240) * HOUR_S)
         cluster[3].kill()
