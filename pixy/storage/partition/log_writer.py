@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -491,7 +490,7 @@ class LogWriter:
         if len(self._dirty) == len(logs):
             return logs
         count = len(logs) // 2
-        largest = nlargest(count, self._dirty, key=attrgetter("gathered_bytes"))
+        largest = nlargest(count, self._dirty, key=lambda log: log.gathered_bytes)
         if self._to_sync:
             self._to_sync += count  # these pass others of the round
         return list(dict.fromkeys(largest + logs))[: len(logs)]
