@@ -15,8 +15,6 @@ from bench.calls.measure import FULL, MEASURES, Scale
 from bench.kit.figures import Figure, as_json, as_markdown, as_table, machine
 from bench.kit.load import client_name
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Run the selected measurements."""

@@ -23,8 +23,6 @@ from bench.kit.processes import free_ports
 from pixy.raft import ConfState, Entry, Message, MessageType, RaftConfig, RaftNode, Snapshot, Work
 from tests.raft.memory_storage import MemoryStorage
 
-__all__ = ["Group", "main"]
-
 PAYLOAD = b"x" * 100
 CONFIG = RaftConfig(
     election_tick=10,

@@ -22,8 +22,6 @@ from pixy.aio.one_thread import OneThread
 from pixy.errors import MessageTooLarge
 from pixy.records import CheckEffort, LongCheckError
 
-__all__ = ["CheckTurns", "SteppedCheck", "effort_of"]
-
 _SLICE_S = 0.005
 _RECORDS = 2_000_000
 _UNPACKED_BYTES = 128 << 20

@@ -7,8 +7,6 @@ machine are one: a socket is open to the daemon's user alone.
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-__all__ = ["UNIX_CLIENT", "client_address", "share_of"]
-
 UNIX_CLIENT = "unix"
 """The client of every unix socket."""
 

@@ -8,8 +8,6 @@ themselves.
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
-
 
 class Clock(Protocol):
     """Source of time."""

@@ -57,8 +57,6 @@ from pixy.serving import Server
 from pixy.storage import RealDisk, ThreadWorker
 from pixy.troubles import disk_space, low_disk
 
-__all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
-
 log = structlog.get_logger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005

@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-__all__ = ["report_drain"]
-
 log = structlog.get_logger(__name__)
 
 _FIRST_S = 0.5

@@ -4,6 +4,4 @@ A leaf of its own: the server refuses more, and the command line and the Spark c
 not import the server, make several calls of them.
 """
 
-__all__ = ["ELEMENTS_PER_CALL"]
-
 ELEMENTS_PER_CALL = 2000

@@ -6,19 +6,6 @@ A leaf of its own, so that a node names entries without the import of the Raft c
 
 from typing import NamedTuple
 
-__all__ = [
-    "FLUSH_MAX",
-    "INCARNATION_JUMP_MAX",
-    "INCARNATION_MAX",
-    "INDEX_MAX",
-    "NODE_ID_MAX",
-    "TERM_JUMP_MAX",
-    "TERM_KEPT_MAX",
-    "TERM_MAX",
-    "LogPosition",
-    "ProposalId",
-]
-
 INDEX_MAX = 2**62 - 1
 """Largest index, and largest sequence of a proposal: no log gets there."""
 TERM_MAX = 2**31 - 1

@@ -11,8 +11,6 @@ as it is, backslashes included: the result is for people, and JSON output is exa
 
 import re
 
-__all__ = ["escape", "escape_json", "escape_lines"]
-
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 

@@ -30,8 +30,6 @@ import structlog
 from pixy.clock import Clock
 from pixy.errors import Internal
 
-__all__ = ["FaultLog", "OnFault", "fault_id", "internal_error", "report_to_loop"]
-
 log = structlog.get_logger(__name__)
 
 OnFault = Callable[[BaseException], None]

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from pixy.storage import Disk, read_whole
 
-__all__ = ["note_time", "noted_time"]
-
 _NAME = "clock"
 _DIGITS = 20
 

@@ -5,8 +5,6 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-__all__ = ["plain"]
-
 _MASKED = "********"
 
 

@@ -12,8 +12,6 @@ import structlog
 from pixy.config import Config, changed_options, check_files
 from pixy.errors import ConfigError
 
-__all__ = ["maybe_read_again", "say_used"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from pixy.cluster import DiskSpace
 
-__all__ = ["disk_space", "low_disk"]
-
 _LOW_SHARE = 0.05
 _LOW_BYTES = 1 << 30
 

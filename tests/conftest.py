@@ -45,8 +45,6 @@ _SPARK = Path(__file__).parent / "spark"
 _BROKERS = {"kafka", "_kafka_three_session", "secured"}
 """Fixtures that start brokers."""
 
-__all__ = ["missing", "require"]
-
 pytest_plugins = ["tests.kafka.fixtures"]
 
 

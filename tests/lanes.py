@@ -24,16 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar
 
-__all__ = [
-    "SUITES",
-    "Lane",
-    "closing_line",
-    "interrupt_on_signals",
-    "lanes_of",
-    "longest_first",
-    "run_beside",
-]
-
 _Test = TypeVar("_Test")
 
 ROOT = Path(__file__).parents[1]

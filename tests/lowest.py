@@ -16,8 +16,6 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-__all__ = ["lowest", "main"]
-
 _ROOT = Path(__file__).parent.parent
 _PLACE = _ROOT / ".cache" / "lowest"
 _PYTHON = _PLACE / "bin" / "python"

@@ -27,8 +27,6 @@ from bench.kit.load import LEVELS, Level, put_calls, write_body
 from bench.kit.processes import Server, pinned, server_core, started
 from pixy.proto import kafkapixy_pb2 as pb
 
-__all__ = ["main"]
-
 _HERE = Path(__file__).parents[2]
 _FILLED = 200_000
 _WARM_UP_CALLS = 2_000

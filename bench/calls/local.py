@@ -36,8 +36,6 @@ from pixy.errors import PixyError
 from pixy.proxy import Proxy
 from pixy.storage import RealDisk, ThreadWorker
 
-__all__ = ["FILLED_TOPIC", "open_proxy"]
-
 FILLED_TOPIC = "filled"
 _IN_FLIGHT = 512
 _MESSAGE = bytes(100)

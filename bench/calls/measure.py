@@ -24,8 +24,6 @@ from bench.nats.server import Nats, find_nats, nats
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
-__all__ = ["FULL", "MEASURES", "Scale"]
-
 _RATIOS_WANTED = {
     "sync produce": {32: 3.2, 128: 5.5, 512: 8.0},
     "consume + auto ack": {32: 2.7, 128: 7.3, 512: 8.9},

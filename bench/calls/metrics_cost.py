@@ -36,8 +36,6 @@ from pixy.proxy import Proxy
 from pixy.proxy.produced_counts import ProducedCounts
 from pixy.serving import Server
 
-__all__ = ["measure"]
-
 _TOPIC = "counted"
 _CALLS = 300_000
 _REPEATS = 5

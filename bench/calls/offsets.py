@@ -9,8 +9,6 @@ from bench.kit.processes import Server
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
-__all__ = ["CALL_SECONDS_MAX", "GROUP", "await_commit", "end_of", "rewind"]
-
 CALL_SECONDS_MAX = 30.0
 GROUP = "bench"
 

@@ -17,8 +17,6 @@ from bench.kit.figures import Figure
 from bench.kit.load import Level, Load, put_calls, write_body
 from pixy.proto import kafkapixy_pb2 as pb
 
-__all__ = ["http_calls"]
-
 _CONNECTIONS = (1, 32, 128)
 _CALLS = {1: 4_000, 32: 30_000, 128: 30_000}
 _WARM_UP_CALLS = 2_000

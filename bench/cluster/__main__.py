@@ -52,8 +52,6 @@ from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from tests.integration.clusters import Cluster
 
-__all__ = ["main"]
-
 _NODES = 3
 _TOPIC = "bench"
 _PARTITIONS = 6

@@ -22,8 +22,6 @@ from tests.backend.idle_groups import bytes_of_idle_group
 from tests.integration.clusters import Cluster
 from tests.integration.daemon import proxy_config
 
-__all__ = ["group_memory_figures", "groups_figures", "partitions_figure", "topics_figure", "used_percent"]
-
 _TOPIC = "bench"
 _PARTITIONS = 4
 _REST_PARTITIONS = 100

@@ -20,8 +20,6 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.integration.clusters import Cluster, ClusterNode
 
-__all__ = ["gap_figures", "leaders_figure"]
-
 _TOPIC = "gaps"
 _MANY_TOPIC = "many"
 _MANY = 1000

@@ -32,8 +32,6 @@ from tests.integration.daemon import Daemon, proxy_config
 from tests.integration.group_clients import GroupClient, GroupConsumers, code_of
 from tests.integration.ledger import Position
 
-__all__ = ["ack_figures", "consume_figures", "pause_figures", "rest_figure"]
-
 _TOPIC = "filled"
 _PARTITIONS = 6
 _RECORDS = 1000

@@ -18,8 +18,6 @@ import hpack
 from pixy.http2 import DataReceived, Delivery, Http2Connection, Options, RequestReceived, ResponseTemplate
 from pixy.http2 import frames as f
 
-__all__ = ["main"]
-
 _CALLS = 200_000
 _ROUNDS = 5
 _MESSAGE = b"\0" + (100).to_bytes(4, "big") + bytes(100)

@@ -14,8 +14,6 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.rpc import GrpcFactory, GrpcOptions, Handler, Service, UnaryCall
 from pixy.serving import Server, ServerOptions
 
-__all__ = ["serve"]
-
 
 def _produce(request: pb.ProdRq, call: UnaryCall) -> None:
     call.answer(pb.ProdRs(partition=1, offset=123_456))

@@ -16,8 +16,6 @@ import grpc
 
 from pixy.proto import kafkapixy_pb2 as pb
 
-__all__ = ["serve"]
-
 _ANSWERS = {
     "Produce": pb.ProdRs(partition=1, offset=123_456),
     "ConsumeNAck": pb.ConsRs(partition=1, offset=123_456, key_undefined=True, message=bytes(100)),

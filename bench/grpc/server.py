@@ -17,8 +17,6 @@ from bench.kit.load import LEVELS, Level, Load, put_load, write_body
 from pixy.http2 import frames as f
 from pixy.proto import kafkapixy_pb2 as pb
 
-__all__ = ["deadlines", "idle_connections", "noop_calls", "tls"]
-
 _WARM_UP_SECONDS = 0.3
 _NOOP_RATIO_WANTED = 10
 _NOOP_CPU_US_WANTED = 6

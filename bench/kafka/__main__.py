@@ -42,8 +42,6 @@ from pixy.records import read_records
 from pixy.storage import RealDisk, ThreadWorker
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["main"]
-
 IN_FLIGHT = (1, 32, 128, 512)
 _MESSAGE = bytes(100)
 _TOPIC = "bench"

@@ -21,8 +21,6 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.integration.kafka_tools import run_tool
 
-__all__ = ["measure_daemon"]
-
 _CALL_SECONDS_MAX = 30.0
 _PRODUCED, _FILLED = "produced", "filled"
 _PRODUCE_WANTED = {128: 25_000, 512: 40_000}

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Figure", "as_json", "as_markdown", "as_table", "machine"]
-
 _HALT_POLL = Path("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from bench.kit.processes import load_core, pinned
 
-__all__ = ["LEVELS", "Level", "Load", "at_once", "client_name", "put_calls", "put_load", "write_body"]
-
 _SECONDS_EXTRA = 30.0
 _WARM_UP_SECONDS = 0.3
 _CALLS_SECONDS_MAX = 300.0

@@ -17,18 +17,6 @@ from typing import IO, Any
 
 import yaml
 
-__all__ = [
-    "Server",
-    "daemon",
-    "free_ports",
-    "load_core",
-    "noop",
-    "noop_core",
-    "pinned",
-    "server_core",
-    "started",
-]
-
 _START_SECONDS_MAX = 30.0
 _STOP_SECONDS_MAX = 30.0
 _PIN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv(sys.argv[2], sys.argv[2:])"

@@ -13,8 +13,6 @@ from bench.kit.figures import as_table, machine
 from bench.log.measure import measure_log
 from bench.storage.run import default_parent
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Measure, and print a table."""

@@ -18,8 +18,6 @@ from bench.kit.figures import Figure
 from bench.kit.processes import Server, daemon
 from bench.storage.raw import sequential_write
 
-__all__ = ["measure_log"]
-
 _ROUNDS = 3
 _MB = 1e6
 _BYTES = 600_000_000

@@ -8,8 +8,6 @@ from bench.kit.load import Level, Load
 from bench.kit.processes import free_ports, started
 from bench.nats.server import Nats
 
-__all__ = ["NatsCluster", "nats_cluster"]
-
 _CONFIG = """
 server_name: {name}
 listen: "127.0.0.1:{port}"

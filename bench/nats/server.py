@@ -16,8 +16,6 @@ from pathlib import Path
 from bench.kit.load import Level, Load
 from bench.kit.processes import load_core, pinned, started
 
-__all__ = ["Nats", "find_nats", "nats"]
-
 _CONFIG = 'listen: "127.0.0.1:-1"\njetstream {{ store_dir: "{folder}", sync_interval: {sync_interval} }}\n'
 _LISTENS = "Listening for client connections on "
 _SECONDS_MAX = 120.0

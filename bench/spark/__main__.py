@@ -42,8 +42,6 @@ from bench.log.measure import measure_log
 from bench.spark.process import Measured, SparkProcess, spark_process
 from bench.storage.run import default_parent
 
-__all__ = ["main"]
-
 _PARTITIONS = 8
 _MEMORY = "memory-source"
 _PIXY = "pixy"

@@ -21,8 +21,6 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["Connector", "kafka_broker", "kafka_connector"]
-
 _CACHE = Path(__file__).parents[2] / ".cache"
 _PYTHON_PACKAGES = ("pyspark==4.0.0",)
 _JARS = (

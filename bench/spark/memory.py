@@ -14,8 +14,6 @@ from bench.spark.session import KEY_BYTES, MEMORY, PARTITIONS, VALUE_BYTES
 from pixy.spark.arrow import binary_array, column, int32_column, int64_column, string_column
 from pixy.spark.schema import arrow_schema, read_schema
 
-__all__ = ["MemorySource"]
-
 _BATCH_ROWS = 8192
 
 

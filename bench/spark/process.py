@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Measured", "SparkProcess", "spark_process"]
-
 _ROOT = Path(__file__).parents[2]
 _ANSWER_SECONDS_MAX = 300.0
 _STOP_SECONDS_MAX = 30.0

@@ -23,8 +23,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["KEY_BYTES", "MEMORY", "PARTITIONS", "VALUE_BYTES"]
-
 PARTITIONS = 8
 KEY_BYTES = 8
 VALUE_BYTES = 100

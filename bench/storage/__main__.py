@@ -25,8 +25,6 @@ from bench.storage.measures import MEASURES
 from bench.storage.raw import file_system
 from bench.storage.run import QUICK, Bench, Results, StorageScale, default_parent
 
-__all__ = ["main"]
-
 _IN_MEMORY = ("tmpfs", "ramfs")
 _WIDTHS = (74, 10, 10, 6)
 

@@ -42,8 +42,6 @@ from pixy.storage.disk.disk import Buffer, File
 from pixy.storage.disk.worker import Done
 from pixy.storage.journal.journal_format import FLUSH_FRAME_BYTES, RECORD_HEAD_BYTES
 
-__all__ = ["LOADS", "main", "spread"]
-
 _IN_FLIGHT = 512
 _ANY = sys.maxsize
 _FLUSH_WARM_UP = 50

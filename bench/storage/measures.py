@@ -27,8 +27,6 @@ from bench.storage.run import (
     stall_notes,
 )
 
-__all__ = ["MEASURES"]
-
 _RAW_SECONDS_MAX = 30.0
 _MIB = 1 << 20
 _ANY = sys.maxsize

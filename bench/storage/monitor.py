@@ -34,8 +34,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["LoopMonitor", "Stall", "watched"]
-
 _INTERVAL_S = 0.001
 _LOOK_INTERVAL_S = 0.002
 _LATE_S = 0.008

@@ -24,20 +24,6 @@ from pixy.proxy import Proxy
 from pixy.records import NewRecord, TopicPartition, build_batch, crc32c
 from pixy.storage import RealDisk, ThreadWorker
 
-__all__ = [
-    "TOPIC",
-    "Appends",
-    "Batches",
-    "append",
-    "create_topic",
-    "directory_of",
-    "fault",
-    "new_backend",
-    "open_backend",
-    "open_proxy",
-    "until",
-]
-
 TOPIC = "bench"
 _DRAIN_SECONDS_MAX = 60.0
 _RING_BYTES = 256 << 20

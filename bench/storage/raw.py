@@ -11,15 +11,6 @@ from pathlib import Path
 
 from pixy.records import crc32c
 
-__all__ = [
-    "DurableWrites",
-    "drop_page_cache",
-    "file_system",
-    "files_below",
-    "read_and_checksum",
-    "sequential_write",
-]
-
 _READ_BYTES = 1 << 20
 _MOUNTS = Path("/proc/self/mountinfo")
 

@@ -21,8 +21,6 @@ from pixy.errors import PixyError
 from pixy.proxy import Proxy
 from pixy.records import TopicPartition
 
-__all__ = ["READS"]
-
 _FETCH_BYTES = 1 << 20
 _PRODUCE_INTERVAL_S = 0.002
 _TIMER_S = 0.001

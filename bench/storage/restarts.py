@@ -24,8 +24,6 @@ from bench.storage.run import (
     run_load,
 )
 
-__all__ = ["check", "idle", "make_idle", "ready"]
-
 _MIB = 1 << 20
 _MIDDLE = Appends(partitions=100, records=145, record_bytes=100, in_flight=64)
 """Batches of 16 KiB."""

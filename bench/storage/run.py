@@ -14,21 +14,6 @@ from typing import Any
 from bench.kit.figures import Figure
 from bench.kit.processes import pinned
 
-__all__ = [
-    "APPEND_SECONDS_MAX",
-    "LOAD_SECONDS_MAX",
-    "QUICK",
-    "Bench",
-    "Found",
-    "Results",
-    "StorageScale",
-    "at_least",
-    "at_most",
-    "default_parent",
-    "run_load",
-    "stall_notes",
-]
-
 LOAD_SECONDS_MAX = 300.0
 """Maximum lifetime of a load process."""
 APPEND_SECONDS_MAX = 60.0

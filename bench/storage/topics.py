@@ -14,8 +14,6 @@ from bench.storage.node import TOPIC, create_topic, directory_of, fault, open_pr
 from pixy.errors import PixyError
 from pixy.proxy import Proxy
 
-__all__ = ["TOPICS"]
-
 Found = dict[str, Any]
 
 

@@ -15,8 +15,6 @@ from typing import Protocol
 
 from pixy.aio.futures import SmallEvent
 
-__all__ = ["AddressQuota", "AddressSemaphore", "QueuedCaller"]
-
 
 class Queued(Protocol):
     """A caller in the queue."""

@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager
 
 from pixy.aio.futures import resolve
 
-__all__ = ["ByteSemaphore"]
-
 
 class ByteSemaphore:
     """Allows `size` bytes to be acquired at a time, and any number by a caller that is alone.

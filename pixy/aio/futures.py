@@ -8,8 +8,6 @@ pixy calls `set_result` or `set_exception`.
 import asyncio
 from typing import Protocol, TypeVar
 
-__all__ = ["SmallEvent", "failure_of", "reject", "resolve"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from pixy.aio.byte_semaphore import ByteSemaphore
 
-__all__ = ["OneThread"]
-
 T = TypeVar("T")
 
 

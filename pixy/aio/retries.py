@@ -4,8 +4,6 @@ import asyncio
 
 from pixy.errors import PixyError
 
-__all__ = ["Attempts", "Backoff"]
-
 
 class Backoff:
     """Pauses that double up to a limit, in seconds.

@@ -17,8 +17,6 @@ import struct
 import sys
 import threading
 
-__all__ = ["run_in_background", "run_soon"]
-
 _TURN_NS = 100_000
 """The shortest time slice that Linux accepts."""
 _NICER = 5

@@ -9,8 +9,6 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["write_of"]
-
 
 def write_of(transport: asyncio.WriteTransport) -> Callable[[bytes], bool | None]:
     """A function that does what `transport.write` does.

@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from pixy.aio.futures import resolve
 
-__all__ = ["LaterSteps", "LoopShare", "in_steps", "run_in_steps"]
-
 T = TypeVar("T")
 
 _ENDED = object()

@@ -12,8 +12,6 @@ from pixy.aio.futures import failure_of
 from pixy.errors import PixyError, ShuttingDown
 from pixy.faults import OnFault, internal_error
 
-__all__ = ["Tasks"]
-
 OnAbort = Callable[[PixyError], None]
 """Answers the caller of a task that was cancelled or failed."""
 

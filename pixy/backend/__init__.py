@@ -5,19 +5,15 @@ from pixy.backend.protocol import (
     BATCH_MEMORY_BYTES,
     Backend,
     Batch,
-    ClusterStatus,
     ConsumerMembership,
     DividedPart,
     FetchResult,
     Lease,
-    OffsetCommit,
-    OffsetRange,
-    Published,
-    StagedBatches,
-    StageSeal,
     TopicDescription,
-    TopicPartition,
 )
+from pixy.cluster import ClusterStatus
+from pixy.records import OffsetCommit, OffsetRange, TopicPartition
+from pixy.staging import Published, StagedBatches, StageSeal
 
 __all__ = [
     "BATCH_MEMORY_BYTES",

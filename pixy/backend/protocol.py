@@ -25,34 +25,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from pixy.cluster import ClusterStatus
 from pixy.errors import PixyError
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
-from pixy.staging import Published, StagedBatches, StagedWrites, StageSeal
-
-__all__ = [
-    "BATCH_MEMORY_BYTES",
-    "NO_MARKS",
-    "AppendDone",
-    "Assignment",
-    "Backend",
-    "Batch",
-    "ClusterStatus",
-    "ConsumerMembership",
-    "DividedPart",
-    "DivisibleDone",
-    "FetchResult",
-    "Lease",
-    "OffsetCommit",
-    "OffsetRange",
-    "OffsetsChanged",
-    "Owner",
-    "PartitionDescription",
-    "Published",
-    "Revocation",
-    "StageSeal",
-    "StagedBatches",
-    "TopicDescription",
-    "TopicPartition",
-    "VisitPosition",
-]
+from pixy.staging import StagedWrites
 
 Batch = bytes | bytearray | memoryview
 """One whole Kafka v2 record batch."""

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pixy.backend.protocol import Batch
 from pixy.records import read_header, read_records
 
-__all__ = ["first_since"]
-
 
 def first_since(batches: Sequence[Batch], timestamp_ms: int, at: int) -> int | None:
     """The first offset from `at` on whose record has this timestamp or a later one.

@@ -4,8 +4,6 @@ import re
 
 import click
 
-__all__ = ["DEFAULT_ADDRESS", "grpc_targets"]
-
 DEFAULT_ADDRESS = "127.0.0.1:19091"
 _DEFAULT_PORT = 19091
 _PORT_MAX = 65535

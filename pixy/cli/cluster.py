@@ -14,8 +14,6 @@ from pixy.cli.recover import recover
 if TYPE_CHECKING:
     from pixy.proto.pixy_cluster_pb2 import NodeStatus, RaftGroupStatus, StatusResponse
 
-__all__ = ["cluster"]
-
 _WATCH_S = 2.0
 _LEAVE_S = 0.5
 _FAILED = 1

@@ -7,8 +7,6 @@ import click
 
 from pixy.cli.output import print_document, print_json, print_line
 
-__all__ = ["config"]
-
 
 @click.group()
 def config() -> None:

@@ -6,8 +6,6 @@ import click
 
 from pixy.cli.connection import CallFailed
 
-__all__ = ["confirm", "confirm_by_name"]
-
 
 def confirm(question: str, declined: str, flag: str = "--yes") -> None:
     """Ask a question that is to be answered with yes.

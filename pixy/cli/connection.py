@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
-__all__ = [
-    "CallFailed",
-    "DaemonConnection",
-    "client_command",
-    "connection_options",
-    "no_partition",
-    "no_reconnect_option",
-    "status_name",
-]
-
 _CONNECT_SECONDS = 3.0
 """Time limit for one of several addresses to accept a connection."""
 

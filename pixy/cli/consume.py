@@ -15,8 +15,6 @@ from pixy.cli.message_output import MessageOutput, output_options, separator_of
 from pixy.cli.output import report_error
 from pixy.cli.reconnection import ReconnectingStub
 
-__all__ = ["ack", "consume"]
-
 NO_MESSAGE = 3
 """Exit code of `consume` if too few messages arrive in time."""
 

@@ -24,8 +24,6 @@ from pixy.cli.addresses import grpc_targets
 from pixy.cli.output import print_json, print_line, print_table
 from pixy.errors import PixyError
 
-__all__ = ["CONTEXT_OPTIONS", "context_values", "contexts"]
-
 CONTEXT_OPTIONS = {
     "address": "address",
     "cluster": "cluster",

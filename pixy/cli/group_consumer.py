@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2 import ConsumedMessage
     from pixy.proto.pixy_log_pb2_grpc import LogStub
 
-__all__ = [
-    "ConsumingStubs",
-    "GroupConsumer",
-    "acknowledge",
-    "check_topic",
-    "create_topic",
-    "key_fields",
-    "make_stubs",
-]
-
 _BATCH_MAX = 1000
 """The daemon's maximum of `max_messages`."""
 _LAST_ACK_SECONDS = 5.0

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import PartitionOffset
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
-__all__ = ["delete_offsets", "group_names", "groups"]
-
 
 @click.group()
 def groups() -> None:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.records import Partitioner
 
-__all__ = ["LineWriter", "TargetTopic", "Written"]
-
 _BATCH_BYTES = 256 << 10
 _BATCH_MESSAGES = 1000
 """Messages of an append to a topic with more partitions than an append may have."""

@@ -19,8 +19,6 @@ import structlog
 from pixy.config import LoggingConfig
 from pixy.escaping import escape, escape_lines
 
-__all__ = ["FewLines", "setup_logging"]
-
 _BETWEEN_TRACEBACKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, NamedTuple
 
-__all__ = ["InputForm", "InputMessage", "WrongInputError", "read_function", "split_messages"]
-
 _CHUNK_BYTES = 64 << 10
 _IGNORED = frozenset({"topic", "partition", "offset", "timestamp_ms"})
 _KNOWN = _IGNORED | {"key", "value", "headers"}

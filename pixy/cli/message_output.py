@@ -14,8 +14,6 @@ import click
 from pixy.cli.output import json_bytes, json_line, message_line, readable_bytes
 from pixy.escaping import escape
 
-__all__ = ["MessageOutput", "ShownMessage", "output_options", "separator_of"]
-
 _GATHERED_MAX = 256
 """Messages that are gathered before they are written."""
 _ESCAPES = {"t": "\t", "n": "\n", "0": "\0", "\\": "\\"}

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import PartitionOffset
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
-__all__ = ["EARLIEST", "LATEST", "OffsetChange", "PlannedOffset", "offsets_of", "plan", "set_offsets"]
-
 EARLIEST = -2
 LATEST = -1
 """Offsets that the daemon resolves."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import PartitionOffset
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
-__all__ = ["offsets"]
-
 _WORDS = {"oldest": EARLIEST, "earliest": EARLIEST, "newest": LATEST, "latest": LATEST}
 _FIELDS = ("partition", "begin", "end", "count", "offset", "lag", "metadata", "sparse_acks")
 _COLUMNS = ("partition", "begin", "end", "count", "offset", "lag", "sparse_acks")

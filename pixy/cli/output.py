@@ -16,20 +16,6 @@ import click
 
 from pixy.escaping import escape, escape_json
 
-__all__ = [
-    "MessageProgress",
-    "counted",
-    "json_bytes",
-    "json_line",
-    "message_line",
-    "print_document",
-    "print_json",
-    "print_line",
-    "print_table",
-    "readable_bytes",
-    "report_error",
-]
-
 _PROGRESS_SECONDS = 0.2
 
 

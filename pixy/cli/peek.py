@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.records import Record
 
-__all__ = ["list_offsets", "peek"]
-
 _FOLLOW_MS = 300_000
 """The daemon's maximum of `max_wait_ms`."""
 

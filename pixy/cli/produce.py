@@ -13,8 +13,6 @@ from pixy.cli.message_output import separator_of
 from pixy.cli.output import MessageProgress, report_error
 from pixy.cli.reconnection import ReconnectingStub
 
-__all__ = ["produce"]
-
 
 class Header(click.ParamType[tuple[str, bytes]]):
     """`NAME=VALUE`."""

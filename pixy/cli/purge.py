@@ -21,8 +21,6 @@ from pixy.elements_per_call import ELEMENTS_PER_CALL
 if TYPE_CHECKING:
     from pixy.proto.pixy_topics_pb2 import PartitionDescription
 
-__all__ = ["purge"]
-
 
 class PurgedPartition(NamedTuple):
     """The records that go from one partition: those from `begin` to `before`."""

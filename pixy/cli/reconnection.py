@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     import grpc
 
-__all__ = ["ReconnectingStub"]
-
 S = TypeVar("S")
 
 _FIRST_PAUSE_SECONDS = 0.1

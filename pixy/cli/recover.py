@@ -12,8 +12,6 @@ from pixy.cli.output import print_json, print_line, print_table
 if TYPE_CHECKING:
     from pixy.cluster import LossReport, SurvivingGroup
 
-__all__ = ["recover"]
-
 
 @click.command()
 @click.option(

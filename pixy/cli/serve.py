@@ -17,8 +17,6 @@ from pixy.errors import StartError
 if TYPE_CHECKING:
     from pixy.config import Config
 
-__all__ = ["serve"]
-
 Command = Callable[..., None]
 
 _SINGLE_DASH = frozenset(

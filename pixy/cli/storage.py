@@ -17,8 +17,6 @@ from pixy.errors import DataDirectoryError
 if TYPE_CHECKING:
     from pixy.inspect import DumpLine, Report
 
-__all__ = ["storage"]
-
 _DAMAGED = 1
 _WRONG_USAGE = 2
 

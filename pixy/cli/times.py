@@ -3,8 +3,6 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["parse_time_ms"]
-
 _ISO_DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
-__all__ = ["top"]
-
 _INTERVAL_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
 

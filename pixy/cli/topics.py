@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
     from pixy.proto.pixy_topics_pb2 import PartitionDescription, TopicDescription
 
-__all__ = ["consumers", "topics"]
-
 _NUMBER = re.compile(r"-?[0-9]+")
 
 

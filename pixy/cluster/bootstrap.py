@@ -14,8 +14,6 @@ from pixy.cluster.peering import NodePeers
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import Disk, File, Worker, run_on, write_identity
 
-__all__ = ["Bootstrap"]
-
 
 class Bootstrap:
     """The data directory of one node, from its lock to its release.

@@ -84,8 +84,6 @@ from pixy.raft.quorum import is_majority
 from pixy.records import TopicPartition
 from pixy.storage import Disk, EntryType, Worker
 
-__all__ = ["Node"]
-
 log = structlog.get_logger(__name__)
 
 _STALL_S = 2.0

@@ -48,8 +48,6 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.raft.quorum import is_majority
 
-__all__ = ["NodeCommands"]
-
 _COMMAND_S = 15.0
 """Seconds until a request for a command is answered in any case; a change of leaders takes two."""
 _CONFIRM_S = 5.0

@@ -35,8 +35,6 @@ from pixy.proto.state_pb2 import AppliedPosition, PublishParts
 from pixy.staging import Pieces, Stages
 from pixy.storage import DamagedLog, Disk, StagedPart, Upkeep, Worker
 
-__all__ = ["NodeStorage", "StorageHooks"]
-
 T = TypeVar("T")
 
 _WRITING_S = 0.1

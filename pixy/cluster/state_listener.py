@@ -35,8 +35,6 @@ from pixy.cluster.state import DeletedTopic, Forgotten, GroupsChanged, GroupsSta
 from pixy.errors import UnknownPartition
 from pixy.raft import Entry
 
-__all__ = ["StateListener"]
-
 log = structlog.get_logger(__name__)
 
 _NAMED_MAX = 10

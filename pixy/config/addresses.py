@@ -4,8 +4,6 @@ import ipaddress
 import re
 import socket
 
-__all__ = ["is_every_interface", "is_loopback", "is_socket_path", "split_address", "why_not_dialled"]
-
 _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<host>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})")
 

@@ -16,8 +16,6 @@ from pixy.config.values import check_characters, parse_value
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Builder", "nearest"]
-
 _PROBLEMS_MAX = 100
 """The walk ends there: a file with more is not one of this daemon."""
 _HOMES_MAX = 3

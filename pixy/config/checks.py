@@ -13,8 +13,6 @@ from pixy.config.cluster_checks import find_contradictions, find_dangers
 from pixy.config.options import Config
 from pixy.config.tree import Place, Problem
 
-__all__ = ["GRPC_HEADROOM_BYTES", "find_problems", "find_warnings"]
-
 GRPC_HEADROOM_BYTES = 65_536
 """Space of a request beside its message: names, and the framing of headers."""
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from pixy.config.addresses import is_every_interface, is_loopback, split_address, why_not_dialled
 from pixy.config.options import Config
 
-__all__ = ["Contradiction", "find_contradictions", "find_dangers"]
-
 
 class Contradiction(NamedTuple):
     """A contradiction, and the options of which at least one was set."""

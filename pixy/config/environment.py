@@ -14,8 +14,6 @@ from pixy.config.options import Config, ProxyConfig, leaves
 from pixy.config.secret_file import read_bounded
 from pixy.config.tree import Branch, Place, Problem, from_yaml, lay_over, plain_scalar
 
-__all__ = ["PREFIX", "EnvironmentRead", "lay_environment_over"]
-
 PREFIX = "PIXY_"
 _NOT_OPTIONS = {"PIXY_CONFIG", "PIXY_ADDRESS", "PIXY_CONTEXT", "PIXY_CONTEXTS", "PIXY_REQUIRE_ALL"}
 """Variables of the commands and of the test suite."""

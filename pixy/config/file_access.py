@@ -13,8 +13,6 @@ from stat import S_IMODE, S_ISREG
 
 from pixy.config.options import Config, ProxyConfig, leaves
 
-__all__ = ["find_open_directories", "find_open_files", "private_files"]
-
 _FOR_OWNER_ALONE = 0o077
 _FOR_GROUP_TO_READ = 0o027
 

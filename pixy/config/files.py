@@ -14,8 +14,6 @@ from pixy.config.options import Config, ProxyConfig
 from pixy.config.secret_file import check_regular, read_bounded
 from pixy.errors import ConfigError
 
-__all__ = ["check_files", "find_unverified"]
-
 
 def check_files(config: Config) -> None:
     """Check all files.

@@ -4,8 +4,6 @@ import os
 import re
 import socket
 
-__all__ = ["effective_client_id"]
-
 
 def effective_client_id(configured: str) -> str:
     """The configured client id, or `pixy_<host>_<process id>` if that is empty."""

@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from pixy.config.options import Config, ProxyConfig, leaves
 from pixy.config.tree import Branch, BranchEntry, Items, Node, Place, Problem, Scalar
 
-__all__ = ["FLAGS", "adapt", "warnings"]
-
 FLAGS: Mapping[str, str] = {
     "kafkaPeers": "proxy.kafka.seed_peers",
     "tls": "proxy.kafka.tls",

@@ -32,8 +32,6 @@ from pixy.config.tree import (
 from pixy.config.values import parse_value
 from pixy.errors import ConfigError
 
-__all__ = ["load_config"]
-
 _DEFAULT_CLUSTER = "default"
 _FILE_BYTES_MAX = 1 << 20
 _FLAG_NAMES = {path: f"--{flag}" for flag, path in kafka_pixy.FLAGS.items()} | {"cluster.join": "--join"}

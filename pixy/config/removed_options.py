@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from pixy.config.tree import Branch
 
-__all__ = ["REMOVED", "drop_removed"]
-
 REMOVED: Mapping[str, str] = {
     "grpc.max_header_list_bytes": "16384 bytes",
     "grpc.max_continuation_frames": "16 frames",

@@ -18,8 +18,6 @@ from pixy.config.values import format_value
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["changed_options", "config_values", "render_config", "render_default_config"]
-
 _WIDTH = 100
 _HEAD = """\
 # pixy's configuration: every option with its default.

@@ -10,8 +10,6 @@ import re
 from pathlib import Path
 from stat import S_IRWXO, S_ISREG
 
-__all__ = ["SECRET_BYTES_MIN", "check_regular", "is_strong", "is_there", "read_bounded", "read_secret"]
-
 SECRET_BYTES_MIN = 16
 _SECRET_BYTES_MAX = 64 << 10
 _LOADED_BYTES_MAX = 4 << 20

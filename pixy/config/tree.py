@@ -16,19 +16,6 @@ import yaml
 
 from pixy.escaping import escape
 
-__all__ = [
-    "Branch",
-    "BranchEntry",
-    "Items",
-    "Node",
-    "Place",
-    "Problem",
-    "Scalar",
-    "from_yaml",
-    "lay_over",
-    "plain_scalar",
-]
-
 _DEPTH_MAX = 32
 _VALUES_MAX = 50_000
 """Values of a document, and values that are read when its aliases are followed."""

@@ -12,15 +12,6 @@ from pixy.config.options import Option, ValueType
 from pixy.config.tree import Scalar
 from pixy.escaping import escape
 
-__all__ = [
-    "check_characters",
-    "format_duration",
-    "format_value",
-    "parse_bytes",
-    "parse_duration",
-    "parse_value",
-]
-
 _NANOSECONDS = {
     "ns": 1,
     "us": 1_000,

@@ -22,8 +22,6 @@ from pixy.errors import CorruptData
 from pixy.proto.copies_pb2 import FetchCopyRequest, FetchCopyResponse
 from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, check_batch, crc32c, read_header
 
-__all__ = ["CopyDownload", "CopySources"]
-
 _BATCH_BYTES_MAX = 1 << 30
 
 

@@ -27,8 +27,6 @@ from pixy.errors import CopyTryLater, InvalidCopyRequest, NoCopySession, Segment
 from pixy.proto.copies_pb2 import FetchCopyRequest
 from pixy.records import crc32c
 
-__all__ = ["CopiedSegment", "CopyKey", "CopySession", "CopySessions", "WantedBytes"]
-
 
 class CopyKey(NamedTuple):
     """Identity of a copy: the destination and its start, the partition, the entry of a snapshot."""

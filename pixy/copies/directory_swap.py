@@ -25,8 +25,6 @@ from pixy.copies.staged_copy import read_manifest
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import Disk, copy_directory, replaced_directory, unlink_directories
 
-__all__ = ["is_due", "roll_forward", "swap_directories"]
-
 log = structlog.get_logger(__name__)
 
 

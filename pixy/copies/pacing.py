@@ -4,8 +4,6 @@ What has been fetched is paid for afterwards, however much it was. A chunk large
 makes the next one wait longer, and never hangs.
 """
 
-__all__ = ["TokenBucket"]
-
 
 class TokenBucket:
     """Tokens that come at a rate, up to a capacity.

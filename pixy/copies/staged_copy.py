@@ -41,8 +41,6 @@ from pixy.storage import (
     write_copy_manifest,
 )
 
-__all__ = ["OwnRecords", "StagedCopy", "read_manifest"]
-
 SYNC_BYTES = 16 << 20
 """Bytes that are copied between two syncs: at most so much is fetched again after a crash."""
 

@@ -10,8 +10,6 @@ from typing import Protocol
 
 from pixy.http1.head import HeadError, check_trailers
 
-__all__ = ["Body", "ChunkedBody", "SizedBody"]
-
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _SIZE_LINE_MAX = 10
 _TRAILERS_MAX = 16_384

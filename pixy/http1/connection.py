@@ -23,8 +23,6 @@ from pixy.http1.body import Body, ChunkedBody, SizedBody
 from pixy.http1.head import HeadCache, HeadError, RequestHead
 from pixy.http1.response import CONTINUE
 
-__all__ = ["Http1Connection", "Http1Options", "HttpRefusal", "HttpRequest"]
-
 _new_tuple = tuple.__new__
 _CRLF = b"\r\n"
 _END = b"\r\n\r\n"

@@ -19,8 +19,6 @@ from typing import Any
 
 import httptools
 
-__all__ = ["FIELDS_MAX", "HeadCache", "HeadError", "RequestHead", "check_trailers", "parse_head"]
-
 FIELDS_MAX = 100
 _TARGET_BYTES_MAX = 8192
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

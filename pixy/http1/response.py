@@ -2,8 +2,6 @@
 
 from http import HTTPStatus
 
-__all__ = ["CLOSE", "CONTINUE", "LAST_CHUNK", "chunk", "status_line"]
-
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE = b"Connection: close\r\n"
 LAST_CHUNK = b"0\r\n\r\n"

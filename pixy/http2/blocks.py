@@ -10,8 +10,6 @@ from pixy.http2.errors import ErrorCode, Http2ConnectionError
 from pixy.http2.frames import END_HEADERS, END_STREAM, Frame, FrameType, strip_padding, strip_priority
 from pixy.http2.options import Options
 
-__all__ = ["HeaderBlock"]
-
 
 class HeaderBlock:
     """A header block that was opened by a HEADERS frame.

@@ -31,8 +31,6 @@ from pixy.http2.receiver import UNBOUNDED, Receiver
 from pixy.http2.sender import Delivery, Sender
 from pixy.http2.streams import StreamTable
 
-__all__ = ["Http2Connection"]
-
 _KEEPALIVE_PING = b"pixykeep"
 _DEBUG_BYTES_MAX = 256
 

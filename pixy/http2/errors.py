@@ -7,8 +7,6 @@ and handled in one place of `connection`. They never leave the package: the laye
 
 from enum import IntEnum
 
-__all__ = ["ErrorCode", "Http2ConnectionError", "Http2Error", "Http2StreamError"]
-
 
 class ErrorCode(IntEnum):
     """Error codes of RST_STREAM and GOAWAY (RFC 9113 §7)."""

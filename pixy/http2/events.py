@@ -6,16 +6,6 @@ from pixy.http2.errors import ErrorCode
 from pixy.http2.headers import RequestHeaders
 from pixy.http2.hpack import Field
 
-__all__ = [
-    "ConnectionTerminated",
-    "DataReceived",
-    "DataSent",
-    "Event",
-    "RequestReceived",
-    "StreamReset",
-    "TrailersReceived",
-]
-
 
 class RequestReceived(NamedTuple):
     """A client has begun a request, and in most cases completed it as well.

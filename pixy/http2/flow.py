@@ -9,8 +9,6 @@ window, so WINDOW_UPDATE frames are rare.
 from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
 from pixy.http2.frames import STREAM_ID_MAX
 
-__all__ = ["WINDOW_MAX", "ReceiveWindow", "increase_window"]
-
 WINDOW_MAX = STREAM_ID_MAX
 """Largest window (RFC 9113 §6.9.1)."""
 

@@ -19,35 +19,6 @@ from typing import NamedTuple
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2Error, Http2StreamError
 
-__all__ = [
-    "ACK",
-    "END_HEADERS",
-    "END_STREAM",
-    "FRAME_HEAD_BYTES",
-    "MIN_MAX_FRAME_BYTES",
-    "PADDED",
-    "PREFACE",
-    "PRIORITY",
-    "RULES",
-    "STREAM_ID_MAX",
-    "Frame",
-    "FrameRule",
-    "FrameType",
-    "check_head",
-    "frame",
-    "goaway",
-    "headers",
-    "pack_head",
-    "ping",
-    "read_increment",
-    "read_uint32",
-    "rst_stream",
-    "strip_padding",
-    "strip_priority",
-    "unpack_head",
-    "window_update",
-]
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEAD_BYTES = 9
 STREAM_ID_MAX = 0x7FFF_FFFF

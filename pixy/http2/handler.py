@@ -25,8 +25,6 @@ from pixy.http2.settings import read_settings
 from pixy.http2.streams import FRAME_ACTIONS, UNANSWERED, FrameAction, Stream, StreamState, StreamTable
 from pixy.http2.token_buckets import Cost, TokenBuckets
 
-__all__ = ["BLOCK_WORK", "DRAIN_PING", "FrameHandler"]
-
 DRAIN_PING = b"pixydran"
 """Payload of the PING whose acknowledgement ends the first phase of a drain."""
 

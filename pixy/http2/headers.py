@@ -24,16 +24,6 @@ from pixy.http2.errors import ErrorCode, Http2StreamError
 from pixy.http2.frames import MIN_MAX_FRAME_BYTES
 from pixy.http2.hpack import Field
 
-__all__ = [
-    "HeaderReader",
-    "Request",
-    "RequestHeaders",
-    "ResponseTemplate",
-    "encode_headers",
-    "read_request",
-    "read_trailers",
-]
-
 _CACHED_BLOCK_BYTES_MAX = 1024
 _FIELDS_FACTOR = 4
 """A block may have this many times the fields that fit a header list, so that a list slightly over

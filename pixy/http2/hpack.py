@@ -28,16 +28,6 @@ from collections.abc import Iterable
 from pixy.http2 import huffman
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
 
-__all__ = [
-    "DEFAULT_TABLE_BYTES",
-    "EMPTY_TABLE",
-    "FIELD_OVERHEAD_BYTES",
-    "BlockPredictor",
-    "Decoder",
-    "Field",
-    "encode",
-]
-
 Field = tuple[bytes, bytes]
 """Name and value."""
 

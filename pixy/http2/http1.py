@@ -2,8 +2,6 @@
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
 
-__all__ = ["HTTP1_REQUEST", "NO_PREFACE", "http1_answer", "no_preface"]
-
 HTTP1_REQUEST = "an HTTP/1 request, this port needs HTTP/2"
 NO_PREFACE = "not an HTTP/2 client preface"
 

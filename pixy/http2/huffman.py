@@ -11,8 +11,6 @@ can grow the tables further.
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
 
-__all__ = ["decode", "encode", "encoded_length"]
-
 # fmt: off
 _LENGTHS = (
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,

@@ -17,8 +17,6 @@ from enum import Enum, auto
 
 from pixy.http2.options import Options
 
-__all__ = ["Due", "Liveness"]
-
 
 class Due(Enum):
     """Action to be taken."""

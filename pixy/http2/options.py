@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pixy.http2.frames import MIN_MAX_FRAME_BYTES, STREAM_ID_MAX
 from pixy.http2.token_buckets import Cost, TokenBucketOptions
 
-__all__ = ["DEFAULT_WINDOW_BYTES", "Options"]
-
 DEFAULT_WINDOW_BYTES = 65_535
 """Initial window size, of streams and of the connection, before SETTINGS (RFC 9113 §6.9.2)."""
 

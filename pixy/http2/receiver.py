@@ -38,8 +38,6 @@ from pixy.http2.options import Options
 from pixy.http2.sender import Sender
 from pixy.http2.streams import UNANSWERED, StreamTable
 
-__all__ = ["UNBOUNDED", "Receiver"]
-
 UNBOUNDED = 1 << 62
 """Unlimited work."""
 

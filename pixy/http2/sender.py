@@ -30,8 +30,6 @@ from pixy.http2.options import Options
 from pixy.http2.settings import PeerSettings, Setting, our_preface
 from pixy.http2.streams import UNANSWERED, Stream, StreamState, StreamTable
 
-__all__ = ["OUTPUT_LIMIT", "Delivery", "Sender"]
-
 OUTPUT_LIMIT = "response larger than the output buffer's space"
 """Reason of a stream that was reset because its response did not fit `Options.output_bytes`."""
 _FAST_PATH_CLOSED = -1

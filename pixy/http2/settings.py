@@ -14,8 +14,6 @@ from pixy.http2.errors import ErrorCode, Http2ConnectionError
 from pixy.http2.frames import MIN_MAX_FRAME_BYTES, STREAM_ID_MAX, FrameType, frame, window_update
 from pixy.http2.options import DEFAULT_WINDOW_BYTES, Options
 
-__all__ = ["SETTING_BYTES", "PeerSettings", "Setting", "encode_settings", "our_preface", "read_settings"]
-
 SETTING_BYTES = 6
 _ENTRY = struct.Struct(">HI")
 _UNLIMITED = 2**32 - 1

@@ -23,8 +23,6 @@ from enum import Enum, auto
 from pixy.http2.flow import ReceiveWindow
 from pixy.http2.frames import FrameType
 
-__all__ = ["FRAME_ACTIONS", "UNANSWERED", "FrameAction", "Stream", "StreamState", "StreamTable"]
-
 _RESET_IDS_MAX = 1024
 _SKIPPED_RANGES_MAX = 16
 

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
 
-__all__ = ["Cost", "TokenBucketOptions", "TokenBuckets"]
-
 
 class Cost(Enum):
     """Bucket to charge. The value is the reason sent to a peer whose bucket is empty."""

@@ -16,8 +16,6 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect.report import Report
 from pixy.storage import Checkpoint, CheckpointId, Disk, read_checkpoint
 
-__all__ = ["check_checkpoints"]
-
 _CHECKPOINTS_KEPT = 2
 _PART = ".checkpoint.part"
 

@@ -44,13 +44,6 @@ from pixy.storage import (
     why_undecodable,
 )
 
-__all__ = [
-    "CheckedEntry",
-    "CheckedGroup",
-    "CheckedJournal",
-    "check_journal",
-]
-
 
 class CheckedEntry(NamedTuple):
     """Summary of an entry.

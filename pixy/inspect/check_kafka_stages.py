@@ -17,8 +17,6 @@ from pixy.inspect.report import Report
 from pixy.staging import KAFKA_CLUSTER_ID, MarkName, mark_name
 from pixy.storage import Disk, read_publication_mark
 
-__all__ = ["check_kafka_stages", "is_kafka_stages_directory"]
-
 _DIRECTORIES = ("staging", "publishing")
 _OF_A_NODE = ("identity", "identity.part", "journal", "state", "topics")
 

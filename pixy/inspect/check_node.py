@@ -60,8 +60,6 @@ from pixy.storage import (
     read_identity,
 )
 
-__all__ = ["check_directory", "check_node", "node_directories"]
-
 _FILES = ("clock", "identity", "lock", "reserve")
 _DIRECTORIES = ("journal", "pieces", "staging", "state", "topics")
 _KAFKA = "kafka"

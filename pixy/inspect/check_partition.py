@@ -40,8 +40,6 @@ from pixy.storage import (
     why_no_position,
 )
 
-__all__ = ["check_partition"]
-
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
 _UNINDEXED_BYTES_MAX = 4 * INDEX_INTERVAL_BYTES
 """Bytes that may lack an index entry: a start of an earlier release began a new interval."""

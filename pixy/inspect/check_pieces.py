@@ -16,8 +16,6 @@ from pixy.inspect.report import Report
 from pixy.staging import FoundUnit, PieceKey, find_units, is_piece_file, read_piece_header, unit_damage
 from pixy.storage import Disk, File
 
-__all__ = ["check_pieces"]
-
 
 def check_pieces(disk: Disk, directory: Path, cluster_id: bytes, report: Report) -> set[PieceKey]:
     """Check every file. Blocks.

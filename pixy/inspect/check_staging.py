@@ -20,8 +20,6 @@ from pixy.proto.state_pb2 import StageRecord
 from pixy.staging import STAGE_FILE, find_fault, stage_directory, staged_part
 from pixy.storage import Disk, StagedPart, read_stage_record, scan_batches
 
-__all__ = ["check_staging"]
-
 _NAME = re.compile(r"\d{20}")
 _DELETED = re.compile(r"\d{20}-deleted")
 

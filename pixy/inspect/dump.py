@@ -59,8 +59,6 @@ from pixy.storage import (
     why_undecodable,
 )
 
-__all__ = ["DumpLine", "dump"]
-
 _SUFFIXES = (".journal", ".checkpoint", ".log", ".batches", ".pieces")
 _IDENTITIES = ("identity", STAGE_FILE)
 _HEADER_BYTES = 64

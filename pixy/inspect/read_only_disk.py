@@ -9,8 +9,6 @@ from typing import NoReturn
 from pixy.storage import RealDisk, RealFile
 from pixy.storage.disk import regular_file
 
-__all__ = ["ReadOnlyDisk"]
-
 
 class ReadOnlyDisk(RealDisk):
     """The file system of the machine, read only, also through the files that it opens."""

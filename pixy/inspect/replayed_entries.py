@@ -13,8 +13,6 @@ from pixy.inspect.check_journal import CheckedEntry
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import EntryType
 
-__all__ = ["ReplayedEntries", "replay"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayedEntries:

@@ -5,8 +5,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Finding", "Report", "Verdict"]
-
 
 class Verdict(IntEnum):
     """Severity of a finding, ascending.

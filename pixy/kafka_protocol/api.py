@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from pixy.errors import Unavailable
 from pixy.kafka_protocol.fields import INT16, INT32, STRING, TAGGED_FIELDS, Struct
 
-__all__ = ["Api", "Request", "RequestHeader", "ResponseHeader", "VersionMismatch"]
-
 _HEADER = Struct(("api_key", INT16), ("api_version", INT16), ("correlation_id", INT32), ("client_id", STRING))
 _TAGS = Struct(("tags", TAGGED_FIELDS))
 _ANSWER_HEADER = Struct(("correlation_id", INT32))

@@ -9,8 +9,6 @@ from collections.abc import Collection, Mapping
 from itertools import cycle
 from typing import TypeVar
 
-__all__ = ["assign_round_robin", "assign_topic_ranges", "split_range"]
-
 M = TypeVar("M")
 """A member: whatever identifies it."""
 

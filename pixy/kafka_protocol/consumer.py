@@ -12,8 +12,6 @@ from io import BytesIO
 
 from pixy.kafka_protocol.fields import BYTES, INT16, INT32, STRING, Array, Struct
 
-__all__ = ["decode_assignment", "decode_subscription", "encode_assignment", "encode_subscription"]
-
 _SUBSCRIPTION = Struct(("version", INT16), ("topics", Array(STRING)), ("user_data", BYTES))
 _ASSIGNMENT = Struct(
     ("version", INT16),

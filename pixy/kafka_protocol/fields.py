@@ -22,25 +22,6 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any, Protocol
 
-__all__ = [
-    "BOOLEAN",
-    "BYTES",
-    "COMPACT_BYTES",
-    "COMPACT_STRING",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "STRING",
-    "TAGGED_FIELDS",
-    "UINT16",
-    "UUID",
-    "Array",
-    "CompactArray",
-    "FieldType",
-    "Struct",
-]
-
 _UUID_BYTES = 16
 _VARINT_BITS_MAX = 28
 """The shift of the last of the five bytes that an unsigned varint may have."""

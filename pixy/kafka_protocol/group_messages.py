@@ -25,23 +25,6 @@ from pixy.kafka_protocol.fields import (
     Struct,
 )
 
-__all__ = [
-    "CONSUMER_GROUP_DESCRIBE",
-    "DELETE_GROUPS",
-    "DESCRIBE_GROUPS",
-    "FIND_COORDINATOR",
-    "GROUP_COORDINATOR",
-    "HEARTBEAT",
-    "JOIN_GROUP",
-    "LEAVE_GROUP",
-    "LIST_GROUPS",
-    "OFFSET_COMMIT",
-    "OFFSET_DELETE",
-    "OFFSET_FETCH",
-    "SYNC_GROUP",
-    "TRANSACTION_COORDINATOR",
-]
-
 GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
 """The kinds of coordinators that are asked for."""

@@ -26,23 +26,6 @@ from pixy.kafka_protocol.fields import (
     Struct,
 )
 
-__all__ = [
-    "ALTER_OPTION_DELETE",
-    "ALTER_OPTION_SET",
-    "CREATE_PARTITIONS",
-    "CREATE_TOPICS",
-    "DELETE_RECORDS",
-    "DELETE_TOPICS",
-    "DESCRIBE_CONFIGS",
-    "FETCH",
-    "INCREMENTAL_ALTER_CONFIGS",
-    "LIST_OFFSETS",
-    "METADATA",
-    "PRODUCE",
-    "READ_COMMITTED",
-    "TOPIC_RESOURCE",
-]
-
 READ_COMMITTED = 1
 """The isolation level of fetches and of offsets: up to the last stable offset, with the aborted
 transactions named.

@@ -24,15 +24,6 @@ from pixy.kafka_protocol.fields import (
     Struct,
 )
 
-__all__ = [
-    "CLUSTER_ID_TAG",
-    "CURRENT_LEADER",
-    "CURRENT_LEADER_TAG",
-    "FETCH_SNAPSHOT_V0",
-    "FETCH_SNAPSHOT_V1",
-    "NODE_ENDPOINTS",
-]
-
 CLUSTER_ID_TAG = 0
 CURRENT_LEADER_TAG = 0
 

@@ -5,8 +5,6 @@ supports.
 from pixy.kafka_protocol.api import Api
 from pixy.kafka_protocol.fields import BOOLEAN, INT16, INT32, INT64, STRING, Array, Struct
 
-__all__ = ["ADD_OFFSETS_TO_TXN", "ADD_PARTITIONS_TO_TXN", "END_TXN", "INIT_PRODUCER_ID", "TXN_OFFSET_COMMIT"]
-
 _PARTITION_ERRORS = Array(
     ("topic", STRING), ("partitions", Array(("partition", INT32), ("error_code", INT16)))
 )

@@ -22,8 +22,6 @@ from pixy.management.status_samples import status_samples
 from pixy.metrics import OTHER, Registry, Sample, TopCounts, largest
 from pixy.proxy import Proxy
 
-__all__ = ["ClusterParts", "ClusterSamples"]
-
 log = structlog.get_logger(__name__)
 
 _FRESH_S = 2.0

@@ -20,8 +20,6 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["profile"]
-
 _INTERVAL_S = 0.01
 _FRAMES_MAX = 100
 _STACKS_MAX = 20_000

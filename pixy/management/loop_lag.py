@@ -5,8 +5,6 @@ from time import monotonic
 
 from pixy.metrics import TIME_BOUNDS, Histogram
 
-__all__ = ["LoopLag"]
-
 _INTERVAL_S = 0.5
 
 

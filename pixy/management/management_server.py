@@ -17,8 +17,6 @@ from pixy.rpc import Method
 from pixy.serving import Server, ServerOptions
 from pixy.web import Route, Router, WebFactory, WebOptions
 
-__all__ = ["ManagementServer", "Observed"]
-
 _CONNECTIONS_MAX = 64
 _BUFFER_BYTES = 16 << 20
 _CALLS_MAX = 256

@@ -6,8 +6,6 @@ from collections import Counter
 
 from pixy.aio.steps import in_steps
 
-__all__ = ["memory_text"]
-
 _TYPES_MAX = 200
 _OBJECTS_MAX = 5_000_000
 

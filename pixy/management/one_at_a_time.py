@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 from pixy.web import HttpError
 
-__all__ = ["OneAtATime"]
-
 
 class OneAtATime:
     """Runs one request of a kind at a time, and refuses others meanwhile.

@@ -6,8 +6,6 @@ from pixy.cluster import SnapshotCounts
 from pixy.metrics import Registry, Sample
 from pixy.peers import PeerTraffic
 
-__all__ = ["add_snapshots", "add_traffic"]
-
 
 def add_traffic(registry: Registry, traffic: Iterable[tuple[str, int, PeerTraffic]]) -> None:
     """Add the traffic with other nodes, by cluster and node."""

@@ -12,8 +12,6 @@ from pathlib import Path
 from pixy import __version__
 from pixy.metrics import Registry, Sample
 
-__all__ = ["add_process"]
-
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STATM = Path("/proc/self/statm")
 _DESCRIPTORS = Path("/proc/self/fd")

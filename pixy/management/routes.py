@@ -28,8 +28,6 @@ from pixy.management.tasks import stacks_text, tasks_text
 from pixy.metrics import CONTENT_TYPES, Exposition, Format, Registry, accepts_gzip, accepts_openmetrics
 from pixy.web import JSON, TEXT, Answer, AnswerHead, Exchange, HttpError, Route
 
-__all__ = ["HealthChecks", "ManagementRoutes"]
-
 _PROFILE_S = 10.0
 _PROFILE_S_MAX = 60.0
 

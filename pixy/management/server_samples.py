@@ -8,8 +8,6 @@ from pixy.rpc import Method, Status
 from pixy.serving import Server
 from pixy.web import Route
 
-__all__ = ["add_memory", "add_methods", "add_routes", "add_server"]
-
 
 async def add_server(registry: Registry, server: Server) -> None:
     """Add the numbers of a server."""

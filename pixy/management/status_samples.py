@@ -6,8 +6,6 @@ from pixy.aio.steps import in_steps
 from pixy.cluster import ClusterStatus, NodeStatus, RaftGroupStatus
 from pixy.metrics import Sample
 
-__all__ = ["status_samples"]
-
 
 async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, list[Sample]]) -> None:
     """Add the samples of a status.

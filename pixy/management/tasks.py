@@ -15,8 +15,6 @@ from typing import Any
 
 from pixy.aio.steps import in_steps
 
-__all__ = ["stacks_text", "tasks_text"]
-
 _LINES_MAX = 1000
 _STACKS_MAX = 100
 _FRAMES_MAX = 30

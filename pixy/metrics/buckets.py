@@ -3,8 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["BYTE_BOUNDS", "LONG_BOUNDS", "TIME_BOUNDS", "Histogram"]
-
 TIME_BOUNDS = (
     0.0001,
     0.00025,

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["FAMILIES", "GROUPS", "Family", "Kind"]
-
 
 class Kind(Enum):
     """The type of a metric, as both formats call it."""

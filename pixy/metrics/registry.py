@@ -6,8 +6,6 @@ from typing import NamedTuple
 from pixy.metrics.buckets import Histogram
 from pixy.metrics.families import FAMILIES, Family
 
-__all__ = ["Registry", "Sample"]
-
 
 class Sample(NamedTuple):
     """One series: values of the family's labels, in their order, and the number."""

@@ -21,8 +21,6 @@ from pixy.metrics.buckets import Histogram
 from pixy.metrics.families import Family, Kind
 from pixy.metrics.registry import Sample
 
-__all__ = ["CONTENT_TYPES", "Exposition", "Format", "accepts_gzip", "accepts_openmetrics"]
-
 _PIECE_BYTES = 16 << 10
 _GZIP_LEVEL = 1
 _GZIP = 31

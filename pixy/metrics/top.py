@@ -13,8 +13,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappush, heappushpop
 from typing import Generic, TypeVar
 
-__all__ = ["OTHER", "TopCounts", "largest"]
-
 OTHER = "other"
 """Value of the labels of all names that have no series of their own."""
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from pixy.multiraft.raft_group import RaftGroup
 
-__all__ = ["CommitMessages"]
-
 _SLACK_S = 0.0005
 """uvloop counts whole milliseconds: a timer for less would fire at once, again and again."""
 

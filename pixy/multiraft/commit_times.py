@@ -8,8 +8,6 @@ from time import monotonic
 from pixy.metrics import TIME_BOUNDS, Histogram
 from pixy.multiraft.raft_group import RaftGroup
 
-__all__ = ["CommitTimes"]
-
 
 class CommitTimes:
     """Times of all groups of a node.

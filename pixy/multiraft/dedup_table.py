@@ -31,8 +31,6 @@ from pixy.entry_ids import INDEX_MAX, ProposalId
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import ProposerRow
 
-__all__ = ["WINDOW", "DedupSnapshot", "DedupTable", "DedupVerdict"]
-
 WINDOW = 8
 """Sequences that a node may have under way in one raft group."""
 

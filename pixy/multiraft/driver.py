@@ -75,8 +75,6 @@ from pixy.raft.sizes import payload_size
 from pixy.raft.wire import decode_conf_change
 from pixy.storage import EntryType, Journal, RecordKind, UnitRecord
 
-__all__ = ["Driver"]
-
 # Members of enumerations are found slowly.
 _ENTRY = RecordKind.ENTRY
 _BATCHES = frozenset({EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES})

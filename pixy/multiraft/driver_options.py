@@ -12,8 +12,6 @@ from pixy.multiraft.raft_storage import WantedEntries
 from pixy.raft import Entry, Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import EntryType, UnitRecord
 
-__all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions", "DriverPeers", "Sideloads"]
-
 RAFT_CONFIG = RaftConfig(
     election_tick=10,
     heartbeat_tick=4,

@@ -13,8 +13,6 @@ from collections import deque
 
 from pixy.multiraft.raft_group import RaftGroup
 
-__all__ = ["ENTRY_BYTES", "ROW_BYTES", "EntryCache"]
-
 ENTRY_BYTES = 280
 """An entry beside its payload: objects of itself, of its index, of its proposal and of the payload,
 and its place in the list of its group.

@@ -11,8 +11,6 @@ lowered and the batch is still in a journal.
 An entry that is larger is refused where it is proposed: in no log is what no connection can carry.
 """
 
-__all__ = ["MESSAGE_BYTES_MAX", "entry_bytes_max", "frame_bytes_max"]
-
 MESSAGE_BYTES_MAX = 1 << 30
 """Largest possible `producer.max_message_bytes`; a larger one of another node counts as this."""
 

@@ -14,8 +14,6 @@ from pixy.multiraft.group_rest import GroupRest
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.storage import Journal
 
-__all__ = ["GroupClock"]
-
 
 class GroupClock:
     """Ticks of the groups of one driver.

@@ -4,8 +4,6 @@ from typing import Protocol
 
 from pixy.multiraft.raft_group import RaftGroup
 
-__all__ = ["GroupDriver"]
-
 
 class GroupDriver(Protocol):
     """See `Driver`."""

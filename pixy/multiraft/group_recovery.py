@@ -12,8 +12,6 @@ from pixy.proto import state_pb2
 from pixy.raft import Entry, HardState, RaftEntryType
 from pixy.storage import EntryType, JournalRecord, RecoveredGroup
 
-__all__ = ["continues", "entry_of", "found_state", "recovered_group"]
-
 _RAFT_TYPES = {
     EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
     EntryType.CONF_CHANGE_V2: RaftEntryType.CONF_CHANGE_V2,

@@ -15,8 +15,6 @@ from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.multiraft.resting_groups import CLAIM_EVERY_TICKS, RestClaim, RestingGroups, Waking
 from pixy.raft import NONE, RaftNode, StateType
 
-__all__ = ["QUIET_TIMEOUTS", "GroupRest", "RestHooks"]
-
 QUIET_TIMEOUTS = 3
 _GROUPS_PER_STEP = 50
 

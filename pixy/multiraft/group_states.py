@@ -11,16 +11,6 @@ from pixy.proto import state_pb2
 from pixy.raft import ConfState, HardState, Snapshot
 from pixy.storage import RecordKind, UnitRecord
 
-__all__ = [
-    "carried_reset_record",
-    "checkpoint_record",
-    "conf_state_of",
-    "hard_state_of",
-    "hard_state_record",
-    "reset_record",
-    "split_checkpoint",
-]
-
 _CHECKPOINT_KEY = b"\0raft"
 """Key of the record in a checkpoint: no state machine has one that begins with a zero byte."""
 

@@ -5,8 +5,6 @@ from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import StorageAppend
 from pixy.storage import Journal, UnitRecord
 
-__all__ = ["carry_over", "state_records", "write_hard_state"]
-
 
 def state_records(group: RaftGroup, append: StorageAppend) -> list[UnitRecord]:
     """Take over hard state and snapshot from a write of the Raft core; returns their records."""

@@ -17,8 +17,6 @@ from pixy.raft import MalformedMessage
 from pixy.raft.conf_change import check_configuration
 from pixy.storage import TermRun
 
-__all__ = ["ADVICE", "FoundState", "why_impossible", "why_never_a_member", "why_no_configuration"]
-
 ADVICE = (
     "a node with a bug, or one that does not belong to the cluster, has written it. `pixy storage recover` mends "
     "it and loses nothing, if this node is the only one of its cluster. Else forget this node at another one "

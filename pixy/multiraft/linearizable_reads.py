@@ -16,8 +16,6 @@ from pixy.multiraft.group_driver import GroupDriver
 from pixy.multiraft.raft_group import GroupRead, RaftGroup
 from pixy.raft import NONE, ReadState
 
-__all__ = ["LinearizableReads"]
-
 
 class LinearizableReads:
     """Reads of the raft groups of one node; each group has its own (`RaftGroup.reads`).

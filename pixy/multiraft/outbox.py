@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 
 from pixy.raft import Message
 
-__all__ = ["Outbox", "Send"]
-
 Send = Callable[[int, Sequence[tuple[int, Message]]], None]
 """Sends messages, each with its raft group, to another node. They may be lost."""
 

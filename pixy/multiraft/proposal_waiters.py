@@ -11,8 +11,6 @@ from typing import Any
 from pixy.aio.futures import resolve
 from pixy.entry_ids import ProposalId
 
-__all__ = ["LeadershipLost", "ProposalWaiters"]
-
 
 class LeadershipLost:
     """Result of a proposal that this node will not learn."""

@@ -33,19 +33,6 @@ from pixy.raft import NONE
 from pixy.records import offsets_of
 from pixy.storage import EntryType
 
-__all__ = [
-    "Done",
-    "Forwarded",
-    "Proposal",
-    "ProposalTarget",
-    "Proposals",
-    "Proposer",
-    "Repeated",
-    "Sequences",
-    "Stamp",
-    "is_window_full",
-]
-
 Done = Callable[[Any], None]
 """Gets the result of a proposal: that of the applied entry, `Repeated`, or a `PixyError`."""
 

@@ -20,8 +20,6 @@ from pixy.raft.progress import ProgressState
 from pixy.raft.raft import Raft
 from pixy.storage import EntryType
 
-__all__ = ["FIRST_PARTITION_GROUP", "Application", "Apply", "GroupRead", "RaftGroup", "replicas_in_sync"]
-
 _NO_IDS: set[ProposalId] = set()
 """Shared by all groups without any: most of ten thousand. Never changed."""
 

@@ -29,8 +29,6 @@ from pixy.raft import (
 )
 from pixy.raft.sizes import limit_entries, payload_size
 
-__all__ = ["RaftStorage", "WantedEntries"]
-
 WantedEntries = tuple[int, int, int]
 """Entries that the core asked for: from the first index to below the second, up to a size."""
 

@@ -16,8 +16,6 @@ from pixy.errors import ShuttingDown, Unavailable
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.raft_group import RaftGroup
 
-__all__ = ["ReadBatcher"]
-
 
 class _SharedRead:
     """The read of a group that is under way, and the next one if somebody waits for it."""

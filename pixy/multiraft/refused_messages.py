@@ -8,8 +8,6 @@ import structlog
 
 from pixy.raft import NONE
 
-__all__ = ["RefusedMessages"]
-
 log = structlog.get_logger(__name__)
 
 _LOG_AGAIN_S = 60.0

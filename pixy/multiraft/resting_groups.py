@@ -29,8 +29,6 @@ from typing import NamedTuple
 
 from pixy.multiraft.raft_group import RaftGroup
 
-__all__ = ["CLAIM_EVERY_TICKS", "RestClaim", "RestingGroups", "Waking"]
-
 CLAIM_EVERY_TICKS = 2
 _GRACE_TICKS = 2
 """Time for a leader that is there after all to be heard, before its followers campaign."""

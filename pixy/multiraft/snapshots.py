@@ -20,8 +20,6 @@ from pixy.raft import Snapshot, StateType
 from pixy.raft.progress import ProgressState
 from pixy.storage import Journal
 
-__all__ = ["Snapshots"]
-
 
 class Snapshots:
     """Snapshots of the groups of one driver.

@@ -8,8 +8,6 @@ late still finds out, after as many checks as a punctual one.
 
 from enum import Enum, auto
 
-__all__ = ["LATE_S", "Activity", "CheckResult", "PauseDetector"]
-
 LATE_S = 0.5
 """A check that is later than this follows a pause of the process."""
 

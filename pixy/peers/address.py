@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from pixy.config import split_address, why_not_dialled
 
-__all__ = ["Address"]
-
 
 class Address(NamedTuple):
     """Host and port of a peer. An empty host means all interfaces of this machine."""

@@ -25,8 +25,6 @@ from pixy.peers.hello import Hello
 from pixy.peers.link import PeerLink
 from pixy.peers.options import PeerHooks
 
-__all__ = ["PeerAnswers"]
-
 
 class _RunningCall(NamedTuple):
     answer: "asyncio.Future[bytes]"

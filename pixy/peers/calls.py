@@ -19,8 +19,6 @@ from pixy.peers.frames import CALL, CANCEL
 from pixy.peers.link import PeerLink
 from pixy.peers.options import PeerOptions
 
-__all__ = ["PeerCalls"]
-
 _INBOX_S = 0.1
 _MILLISECONDS_MAX = (1 << 32) - 1
 

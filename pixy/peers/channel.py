@@ -35,8 +35,6 @@ from pixy.peers.open_links import AcceptedLink, DialledLink
 from pixy.peers.options import PeerHooks
 from pixy.peers.traffic import PeerTraffic
 
-__all__ = ["PeerChannel"]
-
 log = structlog.get_logger(__name__)
 
 _INBOX_S = 0.1

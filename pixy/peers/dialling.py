@@ -31,8 +31,6 @@ from pixy.peers.options import PeerOptions
 from pixy.peers.protection import why_unprotected
 from pixy.peers.traffic import PeerTraffic
 
-__all__ = ["Destination", "KeptLink", "RetryPauses", "dial"]
-
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)

@@ -13,8 +13,6 @@ from pixy.peers.traffic import PeerTraffic
 if TYPE_CHECKING:
     from pixy.peers.link import PeerLink
 
-__all__ = ["FrameLimit", "PeerEnvironment"]
-
 
 @dataclass(slots=True)
 class FrameLimit:

@@ -13,8 +13,6 @@ from pixy.errors import Internal, OffsetOutOfRange, PixyError, ServiceDisabled, 
 from pixy.peers.frames import Payload
 from pixy.proto import peers_pb2 as pb
 
-__all__ = ["decode_answer", "decode_failure", "encode_failure"]
-
 M = TypeVar("M", bound=Message)
 
 _CLASSES: dict[str, type[PixyError]] = {

@@ -29,8 +29,6 @@ from pixy.peers.handshake_checks import reason_to_refuse
 from pixy.peers.handshake_side import HandshakeSide, HandshakeState, NotYet, Outgoing
 from pixy.peers.hello import PROTOCOL_MAX, Greeting
 
-__all__ = ["FirstHandshake"]
-
 _FIRST = 1
 
 

@@ -48,29 +48,6 @@ from typing import Final
 
 from pixy.records import crc32c
 
-__all__ = [
-    "ACCEPTED",
-    "ALIVE",
-    "ANSWER",
-    "CALL",
-    "CANCEL",
-    "CLOSING",
-    "FAILURE",
-    "HANDSHAKE_BYTES_MAX",
-    "HEAD_BYTES",
-    "HELLO",
-    "MESSAGE",
-    "NOT_YET",
-    "PING",
-    "PROOF",
-    "REFUSED",
-    "FrameDamage",
-    "Payload",
-    "PeerFrame",
-    "PeerFrameReader",
-    "frame_head",
-]
-
 HELLO: Final = 1
 PROOF: Final = 2
 ACCEPTED: Final = 3

@@ -62,8 +62,6 @@ from pixy.peers.handshake_checks import reason_to_refuse
 from pixy.peers.handshake_side import HandshakeSide, HandshakeState, Outgoing, proof_of
 from pixy.peers.hello import Greeting, LinkPurpose, Opening
 
-__all__ = ["Handshake"]
-
 _NAME = b"pixy peers 2"
 _PROOF_BYTES = 32
 

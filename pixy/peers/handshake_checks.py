@@ -3,8 +3,6 @@
 from pixy.peers.handshake_side import NotYet
 from pixy.peers.hello import Greeting, LinkPurpose
 
-__all__ = ["reason_to_refuse", "unknown_entry"]
-
 
 def unknown_entry(cluster: str) -> str:
     """The reason to refuse a connection for a cluster that is not configured here."""

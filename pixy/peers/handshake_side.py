@@ -10,8 +10,6 @@ from pixy.peers.frames import NOT_YET, REFUSED, FrameDamage, Payload
 from pixy.peers.hello import Greeting
 from pixy.peers.texts import STRANGER_CHARACTERS_MAX, shown
 
-__all__ = ["HandshakeSide", "HandshakeState", "NotYet", "Outgoing", "proof_of"]
-
 _REASON_BYTES_MAX = 2000
 
 _WRONG_SECRET = (

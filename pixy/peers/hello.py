@@ -13,18 +13,6 @@ from pixy.peers.frames import FrameDamage, Payload
 from pixy.peers.texts import shown
 from pixy.proto import peers_pb2 as pb
 
-__all__ = [
-    "PROTOCOL_MAX",
-    "PROTOCOL_MIN",
-    "Claim",
-    "Greeting",
-    "Hello",
-    "LinkPurpose",
-    "Opening",
-    "begins_first",
-    "join_hash",
-]
-
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 2
 """Protocols that this release speaks. A new one is for changes that an older node would

@@ -44,8 +44,6 @@ from pixy.peers.frames import (
 from pixy.peers.options import NextSlice
 from pixy.peers.texts import STRANGER_CHARACTERS_MAX, shown
 
-__all__ = ["LinkOwner", "PeerLink"]
-
 log = structlog.get_logger(__name__)
 
 _JOINED_BYTES_MAX = 16 << 10

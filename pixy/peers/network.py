@@ -6,8 +6,6 @@ from typing import Protocol
 
 from pixy.peers.address import Address
 
-__all__ = ["Listening", "Network"]
-
 
 class Listening(Protocol):
     """A socket that accepts connections.

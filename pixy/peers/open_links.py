@@ -15,8 +15,6 @@ from pixy.peers.hello import Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 from pixy.peers.options import NextSlice, PeerHooks
 
-__all__ = ["AcceptedLink", "DialledLink", "LinkEnd"]
-
 
 class LinkEnd(NamedTuple):
     """End of a connection.

@@ -16,8 +16,6 @@ from pixy.peers.link import PeerLink
 from pixy.peers.slots import HandshakeSlots, SlotStage
 from pixy.peers.tls import why_of_another_node
 
-__all__ = ["AcceptingLink", "Acceptor", "DiallingLink", "Judge", "SpeaksFirst", "new_nonce"]
-
 Judge = Callable[[Claim, LinkPurpose, Callable[[str | None], None]], None]
 """Decides about a node whose greeting has passed all checks, now or later, by a call with a reason
 to refuse it, or None.

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pixy.peers.address import Address
 from pixy.peers.hello import Claim, Hello
 
-__all__ = ["NextSlice", "PeerHooks", "PeerOptions"]
-
 NextSlice = Callable[[], bool]
 """Does the next slice of some work, of a few milliseconds at most; True: that was the last one."""
 

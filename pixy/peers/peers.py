@@ -25,8 +25,6 @@ from pixy.peers.slots import HandshakeSlots
 from pixy.peers.stranger_rate import StrangerRate
 from pixy.peers.traffic import PeerTraffic
 
-__all__ = ["Peers"]
-
 log = structlog.get_logger(__name__)
 
 _CHECKS_PER_ALIVE = 2

@@ -3,8 +3,6 @@
 from pixy.peers.address import Address
 from pixy.peers.options import PeerOptions
 
-__all__ = ["why_unprotected"]
-
 
 def why_unprotected(address: Address, options: PeerOptions) -> str | None:
     """A reason not to listen on an address and not to dial it, or None."""

@@ -13,8 +13,6 @@ import structlog
 from pixy.peers.handshake_side import NotYet
 from pixy.peers.stranger_log import StrangerLog
 
-__all__ = ["RefusalLog"]
-
 log = structlog.get_logger(__name__)
 
 _LOG_AGAIN_S = 60.0

@@ -7,8 +7,6 @@ import structlog
 
 from pixy.config import is_there, read_secret
 
-__all__ = ["SharedSecrets"]
-
 log = structlog.get_logger(__name__)
 
 

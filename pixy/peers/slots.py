@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Generic, TypeVar
 
-__all__ = ["HandshakeSlots", "SlotStage"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import structlog
 
-__all__ = ["LINES_MAX", "StrangerLog"]
-
 log = structlog.get_logger(__name__)
 
 LINES_MAX = 30

@@ -7,8 +7,6 @@ strangers have a bounded number, and one address half of it; the rest is closed 
 
 from collections import Counter
 
-__all__ = ["STRANGERS_PER_S", "StrangerRate"]
-
 STRANGERS_PER_S = 400
 """Connections of all addresses that are no node's that are taken in a second."""
 _ADDRESS_PER_S = STRANGERS_PER_S // 2

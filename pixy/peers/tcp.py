@@ -23,8 +23,6 @@ from pixy.peers.stranger_log import StrangerLog
 from pixy.peers.texts import shown
 from pixy.peers.tls import PeerCertificates
 
-__all__ = ["TcpNetwork"]
-
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024

@@ -1,7 +1,5 @@
 """Texts of other nodes, and of whoever says to be one, as they may be logged and shown."""
 
-__all__ = ["STRANGER_CHARACTERS_MAX", "shown"]
-
 STRANGER_CHARACTERS_MAX = 200
 """Longest text of a node that has proven nothing."""
 

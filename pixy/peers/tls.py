@@ -24,8 +24,6 @@ from pixy.errors import StartError
 from pixy.peers.hello import Hello
 from pixy.peers.texts import shown
 
-__all__ = ["PeerCertificates", "why_of_another_node"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["PeerTraffic"]
-
 
 @dataclass(eq=False, slots=True)
 class PeerTraffic:

@@ -95,8 +95,6 @@ from pixy.proxy.topic_accumulators import (
 )
 from pixy.records import COMPRESSION, Header, Partitioner, build_batch
 
-__all__ = ["Accumulators"]
-
 log = structlog.get_logger(__name__)
 
 _LINGER_S = 0.002

@@ -9,8 +9,6 @@ from pixy.check_turns import CheckTurns, SteppedCheck
 from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge
 from pixy.records import BatchLimits, CheckEffort, NewBatch, check_next_batch
 
-__all__ = ["BatchChecks", "Checked", "PartitionBatches"]
-
 
 class PartitionBatches(NamedTuple):
     """Whole batches back to back for one partition."""

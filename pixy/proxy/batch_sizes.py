@@ -12,8 +12,6 @@ from pixy.errors import MessageTooLarge
 from pixy.proxy.topic_accumulators import batch_bytes
 from pixy.records import HEADER_BYTES, NewRecordFields, build_batch
 
-__all__ = ["BatchSizes", "Fitting"]
-
 _TOO_LARGE_MAX = 1000
 """Too large records of a batch, which nothing else bounds."""
 

@@ -19,8 +19,6 @@ from pixy.proxy.batch_sizes import BatchSizes
 from pixy.proxy.topic_accumulators import ProduceBatch, record_size
 from pixy.records import NewRecordFields, read_records
 
-__all__ = ["BatchDone", "Divided", "divided", "without"]
-
 
 class Divided(NamedTuple):
     """The parts of a batch.

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pixy.client_address import client_address, share_of
 from pixy.errors import ResourceExhausted
 
-__all__ = ["FetchRanges"]
-
 _RANGES_MAX = 200_000
 """About 60 MB with the requests."""
 _LIMIT = "ranges of running Fetch calls"

@@ -14,8 +14,6 @@ from pixy.errors import DeadlineExceeded, PixyError, ShuttingDown, Unavailable
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.proxy.topic_accumulators import PartitionAccumulator, ProduceBatch, record_size
 
-__all__ = ["KeptRecords"]
-
 _RETRY_MIN_S = 0.1
 _RETRY_MAX_S = 1.0
 """First and longest pause before kept records are sent again."""

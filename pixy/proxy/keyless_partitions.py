@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pixy.backend import TopicDescription
 from pixy.records import Partitioner
 
-__all__ = ["partition_choice"]
-
 
 def partition_choice(partitioner: Partitioner, description: TopicDescription) -> Partitioner:
     """The partitioner of a topic as it is now."""

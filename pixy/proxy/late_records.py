@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pixy.errors import Unavailable
 from pixy.proxy.topic_accumulators import PartitionAccumulator, ProduceBatch
 
-__all__ = ["LateRecords"]
-
 _LOOKS = 20
 """Looks within the limit: a record is answered at most one interval early."""
 

@@ -55,8 +55,6 @@ from pixy.records import (
     count_batches,
 )
 
-__all__ = ["FETCH_WAIT_MAX_S", "Appended", "Log", "OffsetPosition", "OffsetQuery", "PartitionBatches"]
-
 log = structlog.get_logger(__name__)
 
 _FETCH_BYTES = 1 << 20

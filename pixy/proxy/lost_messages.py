@@ -10,8 +10,6 @@ import structlog
 
 from pixy.errors import PixyError
 
-__all__ = ["LostMessages"]
-
 log = structlog.get_logger(__name__)
 
 _INTERVAL_S = 10.0

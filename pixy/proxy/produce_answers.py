@@ -6,8 +6,6 @@ from typing import Any
 
 from pixy.errors import PixyError
 
-__all__ = ["ProduceDone", "answer"]
-
 ProduceDone = Callable[[Sequence[Any], int, int, PixyError | None], None]
 """Answers callers, many at a time.
 

@@ -1,7 +1,5 @@
 """Counts of durable records by topic."""
 
-__all__ = ["ProducedCounts"]
-
 _TOPICS_MAX = 10_000
 """Topics that are counted apart: clients make and delete any number of them."""
 

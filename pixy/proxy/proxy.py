@@ -50,8 +50,6 @@ from pixy.proxy.topic_accumulators import HEADER_MEMORY_BYTES, headers_bytes
 from pixy.proxy.topics import TopicCreator
 from pixy.records import Header, check_topic_name, make_partitioner
 
-__all__ = ["PartitionOffsets", "Proxy"]
-
 _GROUP_CHARACTERS_MAX = 255
 
 Learn = Callable[[Callable[[], None], Callable[[PixyError], None]], None]

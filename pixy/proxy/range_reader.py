@@ -29,8 +29,6 @@ from pixy.clock import Clock
 from pixy.errors import InvalidArgument, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from pixy.records import base_offset, check_topic_name
 
-__all__ = ["TOPIC_ID_BYTES", "Fetched", "Range", "RangeReader", "RangeState"]
-
 TOPIC_ID_BYTES = 16
 _OPEN_END = -1
 

@@ -13,8 +13,6 @@ from pixy.backend import TopicPartition
 from pixy.errors import PixyError, Unavailable
 from pixy.proxy.silent_partitions import LOOK_S
 
-__all__ = ["AppendPart", "SilentAppends"]
-
 _LOOKS = 8
 """See `silent_partitions`."""
 _REMEMBERED_MAX = 10_000

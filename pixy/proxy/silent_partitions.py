@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pixy.errors import PixyError, Unavailable
 from pixy.proxy.topic_accumulators import PartitionAccumulator, SilentRecords
 
-__all__ = ["LOOK_S", "SilentPartitions"]
-
 LOOK_S = 0.25
 """Pause between two looks."""
 

@@ -18,11 +18,10 @@ from pixy.errors import (
     ShuttingDown,
     UnknownPartition,
 )
-from pixy.proxy.log import Log, PartitionBatches, TopicVersion
+from pixy.proxy.batch_check_turns import PartitionBatches
+from pixy.proxy.log import Log, TopicVersion
 from pixy.proxy.produced_counts import ProducedCounts
 from pixy.staging import NO_CLIENT, StageClient, StagedWrites
-
-__all__ = ["Staging"]
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PIECE_MAX = 2**31 - 1

@@ -12,21 +12,6 @@ from pixy.proxy.keyless_partitions import partition_choice
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.records import HEADER_BYTES, Header, NewRecordFields, Partitioner
 
-__all__ = [
-    "HEADER_MEMORY_BYTES",
-    "HEADER_OVERHEAD_BYTES",
-    "RECORD_OVERHEAD_BYTES",
-    "PartitionAccumulator",
-    "ProduceBatch",
-    "SilentRecords",
-    "TopicAccumulators",
-    "batch_bytes",
-    "content_bytes",
-    "first_run",
-    "headers_bytes",
-    "record_size",
-]
-
 RECORD_OVERHEAD_BYTES = 36
 """Largest overhead of a record in a batch: its attributes and seven varints."""
 HEADER_OVERHEAD_BYTES = 10

@@ -10,8 +10,6 @@ from pixy.aio.tasks import Tasks
 from pixy.backend import Backend
 from pixy.errors import PixyError, UnknownTopic
 
-__all__ = ["TopicSearch"]
-
 T = TypeVar("T")
 
 _NAMES_AT_ONCE = 500

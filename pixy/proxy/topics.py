@@ -19,9 +19,6 @@ from pixy.faults import OnFault, internal_error
 from pixy.proxy.topic_search import TopicSearch
 from pixy.records import check_topic_name
 
-__all__ = ["TopicCreator"]
-
-
 log = structlog.get_logger(__name__)
 
 

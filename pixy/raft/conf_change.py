@@ -18,8 +18,6 @@ from pixy.raft.messages import NODE_ID_MAX, ConfChangeSingle, ConfChangeType, Co
 from pixy.raft.progress import Inflights, Progress
 from pixy.raft.text import describe_conf_state
 
-__all__ = ["Changer", "check_configuration", "restore"]
-
 _SHOWN_MAX = 200
 
 NewProgress = Callable[[bool], Progress]

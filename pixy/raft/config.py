@@ -8,8 +8,6 @@ from pixy.raft.errors import RaftConfigError
 from pixy.raft.messages import NODE_ID_MAX, NONE
 from pixy.raft.sizes import NO_LIMIT
 
-__all__ = ["RaftConfig", "RandomSource", "ReadOnlyOption", "check_node_id"]
-
 
 class RandomSource(Protocol):
     """Source of randomness for election timeouts, for example `random.Random`.

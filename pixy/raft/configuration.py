@@ -8,8 +8,6 @@ from pixy.raft.messages import NONE, ConfChangeV2, ConfState, StateType
 from pixy.raft.progress import Progress
 from pixy.raft.state import RaftState
 
-__all__ = ["apply_conf_change", "switch_to_config"]
-
 
 def apply_conf_change(raft: RaftState, change: ConfChangeV2, index: int) -> ConfState:
     """Apply the committed configuration change at `index`; returns the configuration.

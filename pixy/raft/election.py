@@ -26,19 +26,6 @@ from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.state import VOTE_REJECTED, Campaign, RaftState
 from pixy.raft.text import message_type_name, state_name
 
-__all__ = [
-    "follow_leader",
-    "handle_pre_vote_response",
-    "handle_vote_request",
-    "handle_vote_response",
-    "hup",
-    "ignore_timeout_now",
-    "resume_campaign",
-    "start_campaign",
-    "timeout_now",
-]
-
-
 _CAST = "%x [logterm: %d, index: %d, vote: %x] cast %s for %x [logterm: %d, index: %d] at term %d"
 
 

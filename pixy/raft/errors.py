@@ -10,23 +10,6 @@ from typing import ClassVar, NoReturn
 from pixy.raft.proposals import NotAppended
 from pixy.raft.trace import Trace
 
-__all__ = [
-    "Compacted",
-    "ConfChangeError",
-    "EntriesNotLoaded",
-    "EntryUnavailable",
-    "MalformedMessage",
-    "ProposalDropped",
-    "RaftBug",
-    "RaftConfigError",
-    "RaftError",
-    "SnapshotTemporarilyUnavailable",
-    "StepLocalMessage",
-    "StepPeerNotFound",
-    "StorageError",
-    "panic",
-]
-
 
 class RaftError(Exception):
     """Root of the core's errors; `text` is the default message."""

@@ -12,18 +12,6 @@ from pixy.raft.state import RaftState
 from pixy.raft.text import describe_conf_state
 from pixy.raft.trace import Described
 
-__all__ = [
-    "abandon_snapshot",
-    "awaits_snapshot",
-    "complete_snapshot",
-    "forget_leader",
-    "forward_proposal",
-    "forward_read",
-    "forward_transfer",
-    "handle_leader_message",
-    "handle_read_index_response",
-]
-
 # Members of enumerations are found slowly.
 _APP, _APP_RESP = MessageType.APP, MessageType.APP_RESP
 

@@ -12,8 +12,6 @@ from pixy.raft.messages import Message, MessageType, StateType
 from pixy.raft.progress import ProgressState
 from pixy.raft.state import RaftState
 
-__all__ = ["take_idle_heartbeat"]
-
 _HEARTBEAT, _HEARTBEAT_RESP = MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP
 _FOLLOWER, _LEADER, _REPLICATE = StateType.FOLLOWER, StateType.LEADER, ProgressState.REPLICATE
 _NOTHING: Sequence[Message] = ()

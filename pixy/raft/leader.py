@@ -12,16 +12,6 @@ from pixy.raft.text import describe_conf_change, describe_config
 from pixy.raft.trace import Described
 from pixy.raft.wire import decode_conf_change
 
-__all__ = [
-    "abort_transfer",
-    "check_quorum",
-    "ignore_from_member",
-    "maybe_leave_joint",
-    "propose",
-    "propose_payloads",
-    "transfer_leader",
-]
-
 
 def ignore_from_member(raft: RaftState, m: Message) -> None:
     """A message that a leader ignores, apart from checking that its sender is a member."""

@@ -19,8 +19,6 @@ from pixy.raft.storage import Storage
 from pixy.raft.trace import Trace
 from pixy.raft.unstable import Unstable
 
-__all__ = ["RaftLog"]
-
 
 class RaftLog:
     """Reads from the storage, and writes nothing.

@@ -18,28 +18,6 @@ from typing import NamedTuple
 
 from pixy.entry_ids import ProposalId
 
-__all__ = [
-    "CAMPAIGN_TRANSFER",
-    "COMMIT_ONLY",
-    "NODE_ID_MAX",
-    "NONE",
-    "ConfChange",
-    "ConfChangeSingle",
-    "ConfChangeTransition",
-    "ConfChangeType",
-    "ConfChangeV2",
-    "ConfState",
-    "Entry",
-    "HardState",
-    "Message",
-    "MessageType",
-    "RaftEntryType",
-    "ReadState",
-    "Snapshot",
-    "SoftState",
-    "StateType",
-]
-
 NODE_ID_MAX = 2**32 - 1
 """Largest id of a node. (etcd: any below those of its storage threads.)"""
 NONE = 0

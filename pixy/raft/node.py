@@ -42,8 +42,6 @@ from pixy.raft.trace import NULL_TRACE, Trace
 from pixy.raft.wire import encode_conf_change
 from pixy.raft.work import StorageAppend, Work
 
-__all__ = ["RaftNode", "is_local_message"]
-
 _LOCAL = (
     MessageType.HUP,
     MessageType.BEAT,

@@ -38,8 +38,6 @@ from pixy.raft.messages import NODE_ID_MAX, NONE, Message, MessageType, StateTyp
 from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.state import RaftState
 
-__all__ = ["is_deposed_by_nobody", "why_impossible"]
-
 _LEADER = StateType.LEADER
 _INDEX_JUMP_MAX = 2**48
 """Ten years of a million entries a second: what a new replica may lack."""

@@ -20,8 +20,6 @@ heartbeat response permits one empty append, whose response frees the window.
 from bisect import bisect_right
 from enum import Enum
 
-__all__ = ["Inflights", "Progress", "ProgressState"]
-
 
 class ProgressState(Enum):
     """See the module's docstring."""

@@ -2,8 +2,6 @@
 
 from enum import Enum
 
-__all__ = ["NotAppended"]
-
 
 class NotAppended(Enum):
     """Reason why a proposal was not appended to this node's log.

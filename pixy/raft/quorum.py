@@ -11,16 +11,6 @@ highest index acknowledged by a majority; a voter without a known index counts a
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 
-__all__ = [
-    "INFINITY",
-    "VoteResult",
-    "is_majority",
-    "joint_committed_index",
-    "joint_vote_result",
-    "majority_committed_index",
-    "majority_vote_result",
-]
-
 INFINITY = 2**64 - 1
 """Committed index of an empty majority."""
 

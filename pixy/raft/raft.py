@@ -23,8 +23,6 @@ from pixy.raft.roles import HANDLERS
 from pixy.raft.state import RaftState
 from pixy.raft.terms import reconcile_terms
 
-__all__ = ["Raft"]
-
 
 class Raft(RaftState):
     """One node."""

@@ -14,8 +14,6 @@ the requester.
 from pixy.raft.messages import ConfState, Message
 from pixy.raft.quorum import joint_committed_index
 
-__all__ = ["ReadOnly"]
-
 
 class ReadOnly:
     """Reads of one leadership, in order of arrival."""

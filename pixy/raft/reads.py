@@ -8,8 +8,6 @@ from pixy.raft.config import ReadOnlyOption
 from pixy.raft.messages import NONE, Message, MessageType, ReadState
 from pixy.raft.state import RaftState
 
-__all__ = ["handle_read_confirmation", "read_index", "release_pending_reads"]
-
 
 def read_index(raft: RaftState, m: Message) -> None:
     """READ_INDEX: determine an index such that any node that has applied it may answer the read."""

@@ -11,19 +11,6 @@ from pixy.raft.progress import Progress, ProgressState
 from pixy.raft.sizes import payload_size
 from pixy.raft.state import RaftState
 
-__all__ = [
-    "beat",
-    "broadcast_append",
-    "broadcast_commit",
-    "broadcast_heartbeat",
-    "maybe_send_append",
-    "pass_commit_on",
-    "progress_of_sender",
-    "resume_sending",
-    "send_append",
-    "send_commit",
-]
-
 # Members of enumerations are found slowly.
 _APP = MessageType.APP
 _REPLICATE, _SNAPSHOT = ProgressState.REPLICATE, ProgressState.SNAPSHOT

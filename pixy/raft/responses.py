@@ -9,13 +9,6 @@ from pixy.raft.messages import Message, MessageType
 from pixy.raft.progress import Progress, ProgressState
 from pixy.raft.state import RaftState
 
-__all__ = [
-    "handle_append_response",
-    "handle_heartbeat_response",
-    "handle_snapshot_status",
-    "own_entries_stored",
-]
-
 # Members of enumerations are found slowly.
 _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 

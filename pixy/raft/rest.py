@@ -24,17 +24,6 @@ from pixy.raft.messages import NONE, Message, MessageType, StateType
 from pixy.raft.progress import ProgressState
 from pixy.raft.state import RaftState
 
-__all__ = [
-    "agrees",
-    "all_agree",
-    "asked_entry",
-    "is_of_rest",
-    "may_ask",
-    "stop_asking",
-    "take_answer",
-    "wake",
-]
-
 _SILENT = (MessageType.FORGET_LEADER, MessageType.HUP)
 """Of the node itself, which knows that its leader is gone."""
 

@@ -12,8 +12,6 @@ from pixy.raft.messages import NONE, Entry, Message, MessageType, StateType
 from pixy.raft.proposals import NotAppended
 from pixy.raft.state import RaftState
 
-__all__ = ["HANDLERS", "Handler", "propose"]
-
 Handler = Callable[[RaftState, Message], None]
 
 

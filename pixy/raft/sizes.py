@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from pixy.raft.messages import Entry
 
-__all__ = ["NO_LIMIT", "entries_size", "limit_entries", "payload_size"]
-
 NO_LIMIT = 2**64 - 1
 """No limit."""
 _OVERHEAD_MAX = 72

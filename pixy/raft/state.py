@@ -35,8 +35,6 @@ from pixy.raft.text import describe_config, describe_peers, message_type_name
 from pixy.raft.trace import Described, Trace
 from pixy.raft.tracker import Tracker
 
-__all__ = ["VOTE_REJECTED", "Campaign", "RaftState"]
-
 VOTE_REJECTED = (
     "%x [logterm: %d, index: %d, vote: %x] rejected %s from %x [logterm: %d, index: %d] at term %d"
 )

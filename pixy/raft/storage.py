@@ -10,8 +10,6 @@ from typing import NamedTuple, Protocol
 
 from pixy.raft.messages import ConfState, Entry, HardState, Snapshot
 
-__all__ = ["InitialState", "Storage"]
-
 
 class InitialState(NamedTuple):
     """Initial state of a restarted node.

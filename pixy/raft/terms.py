@@ -14,8 +14,6 @@ from pixy.raft.messages import CAMPAIGN_TRANSFER, NONE, Message, MessageType
 from pixy.raft.state import VOTE_REJECTED, RaftState
 from pixy.raft.text import message_type_name
 
-__all__ = ["reconcile_terms"]
-
 _FROM_LEADER = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
 
 

@@ -16,16 +16,6 @@ from pixy.raft.messages import (
     StateType,
 )
 
-__all__ = [
-    "describe_conf_change",
-    "describe_conf_state",
-    "describe_config",
-    "describe_peers",
-    "message_type_name",
-    "quote",
-    "state_name",
-]
-
 
 def _camel(name: str) -> str:
     return "".join([part.capitalize() for part in name.split("_")])

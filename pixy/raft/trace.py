@@ -9,8 +9,6 @@ the path of an entry that is replicated without incident.
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["NULL_TRACE", "Described", "NullTrace", "Trace"]
-
 _Value = TypeVar("_Value")
 
 

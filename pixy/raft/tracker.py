@@ -8,8 +8,6 @@ from pixy.raft.messages import ConfState
 from pixy.raft.progress import Progress, ProgressState
 from pixy.raft.quorum import VoteResult, joint_committed_index, joint_vote_result
 
-__all__ = ["Tracker", "voter_ids"]
-
 
 def voter_ids(config: ConfState) -> tuple[int, ...]:
     """Voters of both halves, ascending."""

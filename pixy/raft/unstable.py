@@ -21,8 +21,6 @@ from pixy.raft.errors import panic
 from pixy.raft.messages import Entry, Snapshot
 from pixy.raft.trace import Trace
 
-__all__ = ["Unstable"]
-
 
 class Unstable:
     """Entries from `offset` on, and possibly a snapshot at `offset` - 1."""

@@ -28,14 +28,6 @@ from pixy.raft.messages import (
     Snapshot,
 )
 
-__all__ = [
-    "decode_conf_change",
-    "decode_snapshot",
-    "encode_conf_change",
-    "encode_snapshot",
-]
-
-
 # --- snapshots ------------------------------------------------------------------------------------
 
 

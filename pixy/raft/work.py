@@ -30,8 +30,6 @@ from dataclasses import dataclass
 from pixy.entry_ids import LogPosition
 from pixy.raft.messages import Entry, HardState, Message, ReadState, Snapshot, SoftState
 
-__all__ = ["StorageAppend", "Work"]
-
 
 @dataclass(slots=True)
 class StorageAppend:

@@ -28,30 +28,6 @@ from typing import NamedTuple
 from pixy.errors import CorruptData
 from pixy.records.crc import crc32c
 
-__all__ = [
-    "CODEC_BITS",
-    "CONTROL_BIT",
-    "HEADER_BYTES",
-    "LENGTH_PREFIX_BYTES",
-    "MAGIC",
-    "TIMESTAMP_TYPE_BIT",
-    "TRANSACTIONAL_BIT",
-    "BatchHeader",
-    "Buffer",
-    "base_offset",
-    "batch_bytes",
-    "batch_crc",
-    "check_batch",
-    "count_batches",
-    "is_batch",
-    "mark_control",
-    "offsets_of",
-    "patch_batch",
-    "patch_producer",
-    "read_header",
-    "split_batches",
-]
-
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
 """Base offset and length: enough to step from one batch to the next."""

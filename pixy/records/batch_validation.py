@@ -59,17 +59,6 @@ from pixy.records.uniform import uniform_timestamp_delta
 from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError
 from pixy.records.windows import HEADERS_MAX, TooManyHeadersError, visit_windows
 
-__all__ = [
-    "FORWARDED_LIMITS",
-    "BatchLimits",
-    "CheckEffort",
-    "LongCheckError",
-    "NewBatch",
-    "check_forwarded_batches",
-    "check_new_batches",
-    "check_next_batch",
-]
-
 _CODEC_MAX = 4
 _ALONE_BYTES = HEADER_BYTES + 36
 _ALONE_HEADER_BYTES = 10

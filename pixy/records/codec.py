@@ -42,25 +42,6 @@ from pixy.records.lenient import LenientStart, decode_leniently
 from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError, unpack
 from pixy.records.windows import HEADERS_MAX, TooManyHeadersError, decode_windows
 
-__all__ = [
-    "COMPRESSION",
-    "UNREADABLE",
-    "Header",
-    "NewRecord",
-    "NewRecordFields",
-    "Record",
-    "UnpackedRecords",
-    "build_batch",
-    "build_control_batch",
-    "compress_records",
-    "decompress_new",
-    "decompress_records",
-    "read_control_record",
-    "read_records",
-    "readable_batch",
-    "unpack_records",
-]
-
 Header = tuple[str, bytes | None]
 """Name and value of a record header."""
 

@@ -28,17 +28,6 @@ from typing import Any
 
 import cramjam
 
-__all__ = [
-    "UNREADABLE",
-    "CorruptRecordException",
-    "DefaultRecordBatch",
-    "DefaultRecordBatchBuilder",
-    "gzip_encode",
-    "lz4_encode",
-    "snappy_encode",
-    "zstd_encode",
-]
-
 _PACKAGES = ("aiokafka", "aiokafka.record", "aiokafka.record._crecords")
 
 

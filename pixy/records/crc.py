@@ -4,6 +4,6 @@
 library names the algorithm after its use in iSCSI (RFC 3720).
 """
 
-from fastcrc.crc32 import iscsi as crc32c
+from fastcrc.crc32 import iscsi
 
-__all__ = ["crc32c"]
+crc32c = iscsi

@@ -4,8 +4,6 @@ negative length of a key or a value is a null.
 
 from pixy.records.batch import Buffer
 
-__all__ = ["Malformed", "read_bytes", "read_varint", "skip_bytes"]
-
 _VARINT_BITS_MAX = 63
 _SIGNED_64 = 1 << 63
 _CONTINUATION = 0x80

@@ -25,8 +25,6 @@ from pixy.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader, Buffer
 from pixy.records.fields import Malformed, read_bytes, read_varint
 from pixy.records.windows import HEADERS_MAX
 
-__all__ = ["LenientRecord", "LenientStart", "decode_leniently"]
-
 _SIGNED_64 = 1 << 63
 
 

@@ -19,8 +19,6 @@ from typing import Protocol
 
 from pixy.errors import ConfigError
 
-__all__ = ["PARTITIONERS", "Partitioner", "make_partitioner"]
-
 _CACHED_KEYS_MAX = 8192
 _CACHED_KEY_BYTES_MAX = 64
 _32_BITS = 0xFFFFFFFF

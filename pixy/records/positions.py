@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["OffsetCommit", "OffsetRange", "TopicPartition"]
-
 
 class TopicPartition(NamedTuple):
     """A partition."""

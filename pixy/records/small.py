@@ -12,8 +12,6 @@ from pixy.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, TIMESTA
 from pixy.records.compiled import UNREADABLE, DefaultRecordBatch
 from pixy.records.crc import crc32c
 
-__all__ = ["NOT_SMALL", "SMALL_BYTES_MAX", "headers_of_small"]
-
 SMALL_BYTES_MAX = 32 << 10
 """Bytes of a small batch: less than the codec's windows are for."""
 NOT_SMALL = -1

@@ -4,8 +4,6 @@ import re
 
 from pixy.errors import InvalidTopic
 
-__all__ = ["check_topic_name"]
-
 _RULE = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from pixy.records.batch import HEADER_BYTES
 
-__all__ = ["uniform_timestamp_delta"]
-
 _RECORDS_MIN = 64
 _CONTINUATION = 0x80
 _DELTA_BYTES = ((64, 1), (8192, 2), (1 << 20, 3))

@@ -29,8 +29,6 @@ import cramjam
 
 from pixy.records.batch import Buffer
 
-__all__ = ["UNPACKED_BYTES_MAX", "UnpackLimitError", "unpack"]
-
 UNPACKED_BYTES_MAX = 32 << 20
 """Limit of the decompressed records of a batch, in bytes.
 

@@ -27,8 +27,6 @@ from pixy.records.batch import HEADER_BYTES, Buffer
 from pixy.records.compiled import UNREADABLE, CorruptRecordException, DefaultRecordBatch
 from pixy.records.fields import Malformed, read_varint, skip_bytes
 
-__all__ = ["HEADERS_MAX", "TooManyHeadersError", "Visit", "Window", "decode_windows", "visit_windows"]
-
 HEADERS_MAX = 10_000
 """Headers of a record that readers make objects of; no configuration allows more."""
 

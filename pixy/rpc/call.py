@@ -36,8 +36,6 @@ from pixy.rpc.status import OK_TRAILERS, GrpcError, Status, status_fields
 from pixy.rpc.unpacking import Unpacker
 from pixy.serving import Receipt
 
-__all__ = ["NOT_A_MESSAGE", "Call", "UnaryCall", "answer_all"]
-
 NOT_A_MESSAGE = GrpcError(Status.INTERNAL, "the request does not parse as the method's message")
 
 _PATIENT_PART = 0.5

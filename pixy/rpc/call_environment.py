@@ -13,8 +13,6 @@ from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status
 from pixy.serving import Environment, LimitLog
 
-__all__ = ["CallEnvironment", "GrpcOptions"]
-
 _MIB = 1 << 20
 _PARSED_PART = 16
 """Part of `buffer_bytes` for parsed requests of each method."""

@@ -16,8 +16,6 @@ from pixy.rpc.status import GrpcError
 from pixy.rpc.unpacking import Unpacker
 from pixy.serving import Link, Receipt, Receipts, Workload
 
-__all__ = ["CallHost", "Unpackable"]
-
 
 class Unpackable(Protocol):
     """A call that waits for a message to be decompressed, while it is `running`."""

@@ -42,8 +42,6 @@ from pixy.rpc.stream import StreamCall
 from pixy.rpc.unpacking import Unpacker
 from pixy.serving import End, Link, Receipt, RequestCounts, Steps
 
-__all__ = ["GrpcConnection"]
-
 log = structlog.get_logger(__name__)
 
 _DROPPED_PER_SLICE = 64

@@ -19,8 +19,6 @@ from typing import Protocol
 
 from pixy.clock import Clock
 
-__all__ = ["GRAIN_S", "Deadlines", "HasCalls", "HasDeadline"]
-
 GRAIN_S = 0.004
 _TIMER_S_MIN = 0.001
 """The loop's timers count milliseconds: one that fired early would spin if set again for less."""

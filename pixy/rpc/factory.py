@@ -9,8 +9,6 @@ from pixy.rpc.interception import Interceptor, principal_of_certificate
 from pixy.rpc.methods import Method, Service, method_table
 from pixy.serving import Environment, Link
 
-__all__ = ["GrpcFactory"]
-
 
 class GrpcFactory:
     """Opens gRPC connections, see `ChoosableFactory`.

@@ -32,15 +32,6 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from pixy.rpc.status import GrpcError, Status
 
-__all__ = [
-    "FIELD_BYTES_MAX",
-    "OTHER_FIELDS_MAX",
-    "REPEATED_MIN",
-    "SMALL_REQUEST_BYTES",
-    "FieldLimits",
-    "repeated_fields",
-]
-
 REPEATED_MIN = 1000
 """The smallest maximum of a repeated field: fewer elements are not worth a scan."""
 OTHER_FIELDS_MAX = 1000

@@ -21,17 +21,6 @@ from pixy.rpc.messages import Encoding
 from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status, status_fields
 
-__all__ = [
-    "ANSWER_HEADERS",
-    "TIMEOUT",
-    "CallHeaders",
-    "Refusal",
-    "read_call_headers",
-    "read_timeout",
-    "read_varying",
-    "refusal_fields",
-]
-
 ANSWER_HEADERS: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 """Header section of every answer, before the metadata of its handler."""
 

@@ -13,8 +13,6 @@ from pixy.rpc.methods import Service
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.stream import StreamCall
 
-__all__ = ["HEALTH", "Health"]
-
 # The published types of the package are incomplete.
 HEALTH: ServiceDescriptor = cast(Any, pb.DESCRIPTOR).services_by_name["Health"]
 

@@ -16,8 +16,6 @@ from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.uploads import Uploads
 from pixy.serving import Link
 
-__all__ = ["IncompleteRequests"]
-
 _UPLOADS_PART = 2
 """Half of `request_bytes_max` is for admitted uploads.
 

@@ -19,8 +19,6 @@ from pixy.http2 import Field
 from pixy.rpc.metadata import decode_metadata
 from pixy.rpc.status import GrpcError, Status
 
-__all__ = ["ANONYMOUS", "CallHead", "Interceptor", "principal_of_certificate"]
-
 ANONYMOUS = ""
 """The principal of a caller that nothing identifies."""
 

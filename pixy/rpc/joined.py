@@ -16,8 +16,6 @@ from pixy.rpc.status import GrpcError, Status
 if TYPE_CHECKING:
     from pixy.rpc.call import UnaryCall
 
-__all__ = ["AnswerParts", "JoinedMessage", "join_in_steps"]
-
 _PIECE_BYTES = 64 << 10
 
 

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from pixy.rpc.messages import Serialized
 
-__all__ = ["Parted", "parse_with", "serialize_with"]
-
 Message = Any
 """A protobuf message."""
 

@@ -22,18 +22,6 @@ from typing import cast
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.unpacking import Unpacker
 
-__all__ = [
-    "PREFIX_BYTES",
-    "Encoding",
-    "MessageReader",
-    "Serialized",
-    "check_length",
-    "pack_message",
-    "pack_pieces",
-    "pack_prefix",
-    "unpack_prefix",
-]
-
 _PREFIX = struct.Struct(">BI")
 PREFIX_BYTES = _PREFIX.size
 unpack_prefix = _PREFIX.unpack_from

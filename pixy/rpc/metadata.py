@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from pixy.http2 import Field
 
-__all__ = ["Metadata", "decode_metadata", "encode_binary", "encode_metadata"]
-
 Metadata = Sequence[tuple[str, str | bytes]]
 """Names in lower case with their values: bytes where the name ends in `-bin`, text where not."""
 

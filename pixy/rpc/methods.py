@@ -35,19 +35,6 @@ from pixy.rpc.status import GrpcError
 if TYPE_CHECKING:
     from pixy.rpc.call import UnaryCall
 
-__all__ = [
-    "Cancellable",
-    "Handler",
-    "LargeFields",
-    "Maxima",
-    "Message",
-    "Method",
-    "MethodCounts",
-    "Service",
-    "Translate",
-    "method_table",
-]
-
 Message = Any
 """A protobuf message of the class that the descriptor names."""
 

@@ -3,8 +3,6 @@
 from pixy.http2 import HTTP1_REQUEST, ErrorCode
 from pixy.serving import End
 
-__all__ = ["ENDS", "limit_of"]
-
 ENDS = {
     End.LOST: (ErrorCode.NO_ERROR, "the connection is lost"),
     End.GRACE_OVER: (ErrorCode.NO_ERROR, "the grace period is over"),

@@ -18,8 +18,6 @@ from pixy.rpc.methods import Service
 from pixy.rpc.status import Status
 from pixy.rpc.stream import StreamCall
 
-__all__ = ["Reflection"]
-
 # The published types of the package are incomplete.
 _V1_ALPHA: ServiceDescriptor = cast(Any, pb.DESCRIPTOR).services_by_name["ServerReflection"]
 _V1_FILE = "grpc/reflection/v1/reflection.proto"

@@ -14,8 +14,6 @@ from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status
 from pixy.serving import Excess, Link
 
-__all__ = ["Refusals"]
-
 
 class Refusals:
     """Refused requests of one connection, and the place where they are refused.

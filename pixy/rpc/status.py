@@ -11,8 +11,6 @@ from urllib.parse import quote
 from pixy.http2 import Field
 from pixy.rpc.metadata import Metadata, encode_binary, encode_metadata
 
-__all__ = ["OK_TRAILERS", "GrpcError", "Status", "status_fields"]
-
 _MESSAGE_CHARACTERS_MAX = 1024
 _SAFE = "".join(character for character in printable if character.isprintable() and character != "%")
 

@@ -26,8 +26,6 @@ from pixy.rpc.status import OK_TRAILERS, GrpcError, Status, status_fields
 from pixy.rpc.unpacking import Unpacker
 from pixy.serving import Receipt
 
-__all__ = ["StreamCall"]
-
 
 class StreamCall(Call):
     """A call with any number of messages in at least one direction."""

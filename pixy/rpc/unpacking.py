@@ -9,8 +9,6 @@ import zlib
 
 from pixy.rpc.status import GrpcError, Status
 
-__all__ = ["STEP_BYTES", "Unpacker"]
-
 STEP_BYTES = 65_536
 _GZIP_WINDOW = 31
 

@@ -23,8 +23,6 @@ from collections.abc import Callable
 
 from pixy.aio.address_quota import AddressQuota
 
-__all__ = ["Uploads"]
-
 _BYTES_PER_TICK = 32 * 1024
 """Least rate of an admitted message while others wait; ticks are about a second apart."""
 _GRACE_TICKS = 5

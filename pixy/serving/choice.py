@@ -12,8 +12,6 @@ from typing import Protocol
 from pixy.serving.link import Link, ProtocolFactory
 from pixy.serving.protocol import ConnectionCore, ConnectionProtocol, End, RequestCounts
 
-__all__ = ["ChoosableFactory", "ProtocolChoice"]
-
 _BEGIN_BYTES_MAX = 256
 """With more, a factory that needs more does not get the connection."""
 

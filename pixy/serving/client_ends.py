@@ -13,8 +13,6 @@ import select
 import sys
 from typing import Protocol
 
-__all__ = ["ClientEnds", "WatchedClient"]
-
 _AT_ONCE = 64
 """Ends that a question tells of; then it is repeated."""
 

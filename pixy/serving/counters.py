@@ -8,8 +8,6 @@ connections.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["ConnectionCounters", "Counters", "Totals"]
-
 
 class ConnectionCounters(NamedTuple):
     """Counts of one open connection, and what it holds.

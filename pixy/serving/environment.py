@@ -17,8 +17,6 @@ from pixy.serving.limit_log import LimitLog
 from pixy.serving.memory import Memory
 from pixy.serving.open_calls import OpenCalls
 
-__all__ = ["Environment", "Flushable", "ServerOptions"]
-
 _MIB = 1 << 20
 _READ_BYTES = 32 * 1024
 _DATA_READ_BYTES = 64 * 1024

@@ -21,8 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["CREDIT_S", "QUANTUM_S", "SHARE", "FairScheduler", "Schedulable"]
-
 SHARE = 0.1
 """Part of the event loop that a connection may use without ever queueing."""
 CREDIT_S = 0.001

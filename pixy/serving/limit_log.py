@@ -12,8 +12,6 @@ import structlog
 
 from pixy.client_address import client_address
 
-__all__ = ["LimitLog"]
-
 log = structlog.get_logger(__name__)
 
 _LIMITS_MAX = 100

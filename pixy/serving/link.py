@@ -43,8 +43,6 @@ from pixy.serving.receipts import Receipts
 from pixy.serving.transport import Transport
 from pixy.serving.workload import Workload
 
-__all__ = ["Link", "ProtocolFactory"]
-
 P = ParamSpec("P")
 
 _SENT_BYTES_MAX = 65_536

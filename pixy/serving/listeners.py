@@ -27,8 +27,6 @@ from pixy.serving.environment import ServerOptions
 from pixy.serving.link import Link, ProtocolFactory
 from pixy.serving.transport import peer_name
 
-__all__ = ["Listener", "Opener", "TlsFiles", "bind_tcp", "bind_unix"]
-
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 4096

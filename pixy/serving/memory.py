@@ -11,8 +11,6 @@ from typing import Protocol
 
 from pixy.serving.limit_log import LimitLog
 
-__all__ = ["NOTED_BYTES", "Holder", "Memory"]
-
 NOTED_BYTES = 4096
 """Smaller changes need not be noted."""
 _REMAINING = 15 / 16

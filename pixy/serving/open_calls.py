@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from pixy.client_address import share_of
 
-__all__ = ["ClientCalls", "Excess", "OpenCalls"]
-
 _LIMIT = "grpc.max_calls"
 _SHARE = f"client_share_percent of {_LIMIT}"
 

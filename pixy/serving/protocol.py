@@ -18,8 +18,6 @@ A bug in any of these methods ends this connection alone.
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-__all__ = ["NO_PROTOCOL", "ConnectionCore", "ConnectionProtocol", "End", "RequestCounts"]
-
 
 class End(Enum):
     """The reason for which a link terminates its protocol."""

@@ -15,8 +15,6 @@ and is removed from there before.
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Receipt", "Receipts"]
-
 
 class Receipt(Protocol):
     """Told the outcome of an answer: one of the two methods is called, once."""

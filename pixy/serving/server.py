@@ -28,8 +28,6 @@ from pixy.serving.listeners import Listener, TlsFiles, bind_tcp, bind_unix
 from pixy.serving.memory import Memory
 from pixy.serving.open_calls import ClientCalls
 
-__all__ = ["Server"]
-
 _TICK_S = 1.0
 _TICK_PARTS = 10
 _CUT_OFF_S = 1.0

@@ -20,8 +20,6 @@ from typing import Any
 from pixy.aio.futures import resolve
 from pixy.serving.workload import Workload
 
-__all__ = ["Steps"]
-
 Step = Callable[[Any], Any]
 
 

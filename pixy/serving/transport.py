@@ -14,8 +14,6 @@ from pixy.aio.socket_writes import write_of
 from pixy.client_address import UNIX_CLIENT
 from pixy.serving.client_ends import ClientEnds
 
-__all__ = ["Transport", "peer_name"]
-
 
 class Transport:
     """A transport, from the time that it is made.

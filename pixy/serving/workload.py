@@ -22,8 +22,6 @@ from pixy.serving.environment import Environment
 from pixy.serving.fair_scheduler import CREDIT_S, QUANTUM_S, SHARE
 from pixy.serving.protocol import ConnectionCore
 
-__all__ = ["Served", "Workload"]
-
 _STEP_S = QUANTUM_S / 2
 """Slice of steps. A streaming handler with more to do yields to the others then."""
 

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 from pyspark import TaskContext
 
-__all__ = ["AVOIDED_SECONDS", "answered", "avoid", "first_of_task", "next_place"]
-
 AVOIDED_SECONDS = 30.0
 
 _until: dict[tuple[int, str], float] = {}

@@ -8,15 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = [
-    "binary_array",
-    "column",
-    "int32_column",
-    "int64_column",
-    "null_flags",
-    "string_column",
-]
-
 
 def column(arrow_type: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
     """A column without nulls over memory in Arrow's layout."""

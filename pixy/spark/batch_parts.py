@@ -10,8 +10,6 @@ from typing import NamedTuple
 from pixy.errors import CorruptData
 from pixy.records import HEADER_BYTES, BatchHeader, batch_bytes, check_batch, decompress_records, read_header
 
-__all__ = ["BatchPart", "BatchSection", "parts"]
-
 _RECORD_BYTES_MIN = 7
 _APPEND_TIME = 0x08
 _PART_BYTES = 8 << 20

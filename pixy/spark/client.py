@@ -40,8 +40,6 @@ from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.spark.addresses import answered, avoid, next_place
 from pixy.spark.connection import ConnectionOptions, Tls
 
-__all__ = ["FetchedRange", "LogClient"]
-
 T = TypeVar("T")
 
 _OPTIONS: list[tuple[str, Any]] = [

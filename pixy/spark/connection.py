@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["ConnectionOptions", "Tls"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tls:

@@ -13,8 +13,6 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter
 
-__all__ = ["PixyDataSource"]
-
 
 class PixyDataSource(DataSource):
     """Batch and streaming reads from and writes to pixy; see docs/spark.md for the options.

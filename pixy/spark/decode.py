@@ -35,8 +35,6 @@ from pixy.spark.decode_slowly import MICROSECONDS, TIMESTAMP_MS_MAX, decode_slow
 from pixy.spark.schema import arrow_schema
 from pixy.spark.span import Span
 
-__all__ = ["Span", "decode"]
-
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 

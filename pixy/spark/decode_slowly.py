@@ -17,8 +17,6 @@ from pixy.spark.arrow import column, int32_column, int64_column, string_column
 from pixy.spark.schema import arrow_schema
 from pixy.spark.span import Span
 
-__all__ = ["MICROSECONDS", "TIMESTAMP_MS_MAX", "decode_slowly"]
-
 MICROSECONDS = 1000
 TIMESTAMP_MS_MAX = (2**63 - 1) // MICROSECONDS
 """Largest timestamp of Spark, whose unit is a microsecond."""

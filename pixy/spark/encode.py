@@ -19,8 +19,6 @@ from pixy.errors import InvalidArgument
 from pixy.records import COMPRESSION, HEADER_BYTES, LENGTH_PREFIX_BYTES, compress_records, crc32c
 from pixy.spark.arrow import binary_array, int64_column, null_flags
 
-__all__ = ["BATCH_BYTES", "Columns", "encode", "row_bytes"]
-
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 

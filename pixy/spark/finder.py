@@ -10,8 +10,6 @@ from pixy.spark.offsets import Offsets
 from pixy.spark.positions import EARLIEST, LATEST, At, Position
 from pixy.spark.topic_selection import TopicSelection
 
-__all__ = ["OffsetFinder"]
-
 _SHOWN_MAX = 10
 
 

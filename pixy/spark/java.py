@@ -11,8 +11,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-__all__ = ["use_java"]
-
 _SCRIPT = """#!/bin/sh
 for argument do
     shift

@@ -12,8 +12,6 @@ from typing import Self
 
 from pixy.errors import PixyError
 
-__all__ = ["KEEP_ALIVE_SECONDS", "KeepAlive"]
-
 KEEP_ALIVE_SECONDS = 10.0
 
 

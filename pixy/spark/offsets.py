@@ -24,18 +24,6 @@ from typing import Any
 
 from pixy.records import TopicPartition
 
-__all__ = [
-    "Offsets",
-    "Pace",
-    "Reached",
-    "began_at",
-    "from_json",
-    "initial_json",
-    "is_initial",
-    "limit_offsets",
-    "to_json",
-]
-
 Offsets = dict[TopicPartition, int]
 """Next offset of each partition."""
 

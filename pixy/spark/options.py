@@ -20,8 +20,6 @@ from pixy.spark.connection import ConnectionOptions, Tls
 from pixy.spark.positions import Position, check_order, end_position, start_position
 from pixy.spark.topic_selection import TopicSelection, parse_topic_selection
 
-__all__ = ["ReadOptions", "Use", "WriteOptions", "read_options", "wants_headers", "write_options"]
-
 Options = Mapping[str, str]
 
 _ADDRESS_DEFAULT = "127.0.0.1:19091"

@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from pixy.records import make_partitioner
 
-__all__ = ["KEY_PARTITIONERS", "key_partitions"]
-
 Words = npt.NDArray[np.uint32]
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

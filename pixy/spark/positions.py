@@ -13,8 +13,6 @@ from enum import Enum
 from pixy.errors import InvalidArgument
 from pixy.records import TopicPartition
 
-__all__ = ["EARLIEST", "LATEST", "At", "Position", "check_order", "end_position", "start_position"]
-
 EARLIEST = -2
 LATEST = -1
 """Kafka's numbers for earliest and latest in JSON offsets."""

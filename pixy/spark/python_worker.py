@@ -14,8 +14,6 @@ import gc
 import os
 import sys
 
-__all__ = ["set_up_worker"]
-
 _SWITCH_SECONDS = 0.0005
 
 _tasks: dict[int, int] = {}

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["PlannedRange", "plan_tasks"]
-
 _TASK_RECORDS = 10_000
 """Ranges are packed into one task up to this number of records."""
 

@@ -20,8 +20,6 @@ from pixy.spark.decode import decode
 from pixy.spark.ranges import PlannedRange
 from pixy.spark.span import Span
 
-__all__ = ["read_ranges"]
-
 _REASONS = {
     pb.END_OF_LOG: "the log ends there",
     pb.OFFSET_OUT_OF_RANGE: "the log does not have that offset",

@@ -12,8 +12,6 @@ from pixy.records import check_topic_name
 from pixy.spark.arrow import int64_column, null_flags
 from pixy.spark.schema import WriteColumns, arrow_schema
 
-__all__ = ["Rows", "project"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -21,8 +21,6 @@ from pyspark.sql.types import (
 
 from pixy.errors import InvalidArgument
 
-__all__ = ["WriteColumns", "arrow_schema", "check_read_schema", "read_schema", "write_columns"]
-
 _COLUMNS: list[tuple[str, DataType]] = [
     ("key", BinaryType()),
     ("value", BinaryType()),

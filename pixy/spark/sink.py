@@ -38,8 +38,6 @@ from pixy.spark.python_worker import set_up_worker
 from pixy.spark.schema import WriteColumns
 from pixy.spark.writing import StageWriter
 
-__all__ = ["BatchWriter", "Staged", "StreamWriter", "reject_overwrite"]
-
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 

@@ -15,8 +15,6 @@ from pixy.spark.python_worker import set_up_worker
 from pixy.spark.ranges import PlannedRange, plan_tasks
 from pixy.spark.reading import read_ranges
 
-__all__ = ["BatchReader", "RangesPartition", "read_partition"]
-
 
 @dataclass
 class RangesPartition(InputPartition):

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["Span"]
-
 
 class Span(NamedTuple):
     """The wanted records of a partition: offsets from `first` up to `end`, exclusive."""

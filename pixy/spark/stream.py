@@ -50,8 +50,6 @@ from pixy.spark.options import ReadOptions
 from pixy.spark.ranges import PlannedRange, plan_tasks
 from pixy.spark.source import RangesPartition, read_partition
 
-__all__ = ["StreamReader"]
-
 _IDLE_SECONDS = 0.04
 """Delay of an answer without new records."""
 

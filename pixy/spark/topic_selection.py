@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pixy.errors import InvalidArgument, InvalidTopic
 from pixy.records import TopicPartition, check_topic_name
 
-__all__ = ["TopicSelection", "parse_topic_selection"]
-
 _OPTIONS = ("subscribe", "subscribePattern", "assign")
 
 

@@ -36,8 +36,6 @@ from pixy.spark.partitioning import KEY_PARTITIONERS, key_partitions
 from pixy.spark.rows import Rows, project
 from pixy.spark.schema import WriteColumns
 
-__all__ = ["PIECE_BYTES", "PIECE_PARTITIONS", "STAGE_BYTES", "STAGE_PIECES", "StageWriter"]
-
 Ints = npt.NDArray[np.int64]
 
 PIECE_BYTES = 2 << 20

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from pixy.errors import FailedPrecondition
 from pixy.proto.state_pb2 import PublishStages
 
-__all__ = ["NotNew", "Sink", "StageName", "judge_epoch"]
-
 
 class StageName(NamedTuple):
     """Identifies a stage."""

@@ -17,8 +17,6 @@ from pixy.staging.epochs import StageName
 from pixy.staging.stage import Stage
 from pixy.staging.stages import Stages
 
-__all__ = ["StageExpiry"]
-
 log = structlog.get_logger(__name__)
 
 _SINKS_PER_ITERATION = 200

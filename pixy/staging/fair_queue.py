@@ -12,8 +12,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["FairQueue", "Lane"]
-
 T = TypeVar("T")
 
 

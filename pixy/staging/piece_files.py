@@ -53,21 +53,6 @@ from pixy.proto.state_pb2 import PieceExtent, PieceIndex
 from pixy.records import crc32c
 from pixy.storage import Disk, File, is_disk_full, sync_is_final
 
-__all__ = [
-    "UNIT_PIECES_MAX",
-    "FoundUnit",
-    "NewPiece",
-    "PieceFile",
-    "PieceKey",
-    "PiecePlace",
-    "find_units",
-    "is_piece_file",
-    "read_piece_header",
-    "recover_pieces",
-    "remove_piece_files",
-    "unit_damage",
-]
-
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"\d{20}\.pieces")

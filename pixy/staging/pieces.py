@@ -31,8 +31,6 @@ from pixy.staging.piece_files import (
 )
 from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on
 
-__all__ = ["Pieces"]
-
 log = structlog.get_logger(__name__)
 
 QUEUED_BYTES_MAX = 64 << 20

@@ -20,8 +20,6 @@ from pixy.errors import DataDirectoryError
 from pixy.proto.state_pb2 import PublishStages
 from pixy.storage import Disk, read_publication_mark, write_publication_mark
 
-__all__ = ["MarkName", "mark_name", "read_marks", "remove_mark", "write_mark"]
-
 _NAME = re.compile(r"\d{20}")
 _PART = re.compile(r"\d{20}\.part")
 

@@ -13,8 +13,6 @@ from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import PieceBatches, StageFiles
 from pixy.staging.stage_jobs import StageJob
 
-__all__ = ["Piece", "Stage", "StageCall", "StageSeal", "merged_parts"]
-
 
 class StageSeal(NamedTuple):
     """The contents of a sealed stage.

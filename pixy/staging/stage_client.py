@@ -10,8 +10,6 @@ from typing import NamedTuple
 from pixy.client_address import share_of
 from pixy.errors import ResourceExhausted
 
-__all__ = ["NO_CLIENT", "StageClient"]
-
 
 class StageClient(NamedTuple):
     """A client.

@@ -59,19 +59,6 @@ from pixy.storage import (
     write_stage_record,
 )
 
-__all__ = [
-    "STAGE_FILE",
-    "PieceBatches",
-    "RecoveredStages",
-    "SealedStage",
-    "StageFiles",
-    "find_fault",
-    "recover_stages",
-    "remove_stages",
-    "stage_directory",
-    "staged_part",
-]
-
 log = structlog.get_logger(__name__)
 
 STAGE_FILE = "stage"

@@ -23,8 +23,6 @@ from pixy.errors import PixyError, ShuttingDown, Unavailable
 from pixy.staging.fair_queue import FairQueue, Lane
 from pixy.storage import Steps, StepsEnd, Worker, next_step, run_steps
 
-__all__ = ["DroppedJob", "StageJob", "StageJobs"]
-
 
 class DroppedJob(Exception):
     """A job was dropped. Its files are in an unknown state if it had begun.

@@ -13,8 +13,6 @@ from pixy.records import TopicPartition
 from pixy.staging.stage import StageSeal
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 
-__all__ = ["Published", "StagedBatches", "StagedWrites", "sizes_by_topic"]
-
 
 class StagedBatches(NamedTuple):
     """Whole batches back to back for one partition, and the number of their records."""

@@ -53,17 +53,6 @@ from pixy.staging.stage_files import (
 from pixy.staging.stage_jobs import DroppedJob, StageJobs
 from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on, unlink_directories
 
-__all__ = [
-    "EXTENTS_MAX",
-    "KAFKA_CLUSTER_ID",
-    "PIECES_MAX",
-    "PUBLICATIONS_MAX",
-    "STAGES_MAX",
-    "STAGE_BYTES_MAX",
-    "Stages",
-    "seal_crc",
-]
-
 log = structlog.get_logger(__name__)
 
 KAFKA_CLUSTER_ID = b"kafka"

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from pixy.clock import Clock
 from pixy.http1 import status_line
 
-__all__ = ["JSON", "TEXT", "Answer", "AnswerHead", "DateField"]
-
 
 class AnswerHead:
     """Status line and header fields of answers, but for those of each one: Date, Content-Length,

@@ -23,8 +23,6 @@ from pixy.web.route_counts import GONE
 from pixy.web.router import Match, Revocable, Route
 from pixy.web.style import PLAIN
 
-__all__ = ["WebConnection"]
-
 _DROPPED_PER_SLICE = 64
 _AHEAD_BYTES = 16 << 10
 """Input behind requests that are not answered, beyond which nothing is read."""

@@ -6,8 +6,6 @@ from pixy.web.answers import Answer, DateField
 from pixy.web.options import WebOptions
 from pixy.web.router import Match, Router
 
-__all__ = ["WebEnvironment"]
-
 
 class WebEnvironment:
     """Shared by HTTP connections in the running event loop.

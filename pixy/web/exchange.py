@@ -19,8 +19,6 @@ from pixy.web.style import HttpError
 if TYPE_CHECKING:
     from pixy.web.environment import WebEnvironment
 
-__all__ = ["Exchange", "ExchangeHost"]
-
 
 class ExchangeHost(Protocol):
     """The connection of an exchange."""

@@ -6,8 +6,6 @@ from pixy.web.environment import WebEnvironment
 from pixy.web.options import WebOptions
 from pixy.web.router import Router
 
-__all__ = ["WebFactory"]
-
 _HTTP2 = b"PRI "
 """First bytes of HTTP/2, and of no request of HTTP/1.1."""
 

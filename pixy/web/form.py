@@ -9,8 +9,6 @@ from binascii import a2b_qp
 
 from pixy.web.style import HttpError
 
-__all__ = ["BadQuery", "Form", "parse_form", "unescape"]
-
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
 _PAIRS_MAX = 1000
 """A form of a megabyte could have half a million, which take half a second."""

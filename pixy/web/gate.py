@@ -11,8 +11,6 @@ from ipaddress import ip_address
 from pixy.http1 import RequestHead
 from pixy.web.style import HttpError
 
-__all__ = ["why_refused"]
-
 _SAME = (b"same-origin", b"none")
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 

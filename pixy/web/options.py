@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from pixy.http1 import Http1Options
 
-__all__ = ["WebOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class WebOptions:

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from pixy.metrics import TIME_BOUNDS, Histogram
 
-__all__ = ["GONE", "RouteCounts"]
-
 GONE = 499
 """Status of requests whose client has gone before the answer, as nginx counts them."""
 _ERRORS = 400

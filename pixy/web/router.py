@@ -22,8 +22,6 @@ from pixy.web.style import PLAIN, Style
 if TYPE_CHECKING:
     from pixy.web.exchange import Exchange
 
-__all__ = ["Match", "Route", "RouteHandler", "Router"]
-
 _KIB = 1 << 10
 _NOT_FOUND = PLAIN.render(404, "404 page not found")
 

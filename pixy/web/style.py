@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pixy.errors import PixyError
 from pixy.web.answers import Answer, AnswerHead
 
-__all__ = ["PLAIN", "HttpError", "Style", "status_of"]
-
 
 class HttpError(Exception):
     """An error with its status.

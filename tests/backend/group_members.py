@@ -7,8 +7,6 @@ from pixy.backend import ConsumerMembership, OffsetCommit, TopicPartition
 from pixy.cluster.state.group_members import Membership
 from tests.cluster.node_clusters import ClusterNode
 
-__all__ = ["GroupNode", "commit", "committed", "membership_at", "owners"]
-
 GROUP = "group"
 
 

@@ -10,8 +10,6 @@ from pixy.consume import ConsumeRequest, Consumers, Offer, Timers
 from pixy.errors import PixyError
 from tests.cluster.node_clusters import NodeCluster, run_cluster
 
-__all__ = ["bytes_of_idle_group"]
-
 
 def bytes_of_idle_group(directory: Path, polls_s: float, groups: int, partitions: int = 1) -> float:
     """Python's memory of a consumer group of a topic, for each of three nodes at which a consumer

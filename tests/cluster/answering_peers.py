@@ -2,8 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 
-__all__ = ["AnsweringPeers"]
-
 
 class AnsweringPeers:
     """The calls of a `PeerChannel`.

@@ -36,8 +36,6 @@ from pixy.errors import PixyError
 from pixy.multiraft.raft_group import RaftGroup
 from tests.cluster.node_clusters import NodeCluster
 
-__all__ = ["AnyNode", "LeaderMoves"]
-
 _MOVE_EVERY_S = 0.005
 
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 from tests.cluster.nodes import Cluster, copy_of
 
-__all__ = ["VALUES", "damaged", "work"]
-
 VALUES = [b"%d" % number for number in range(30)]
 """Values of topic `bad`, in the order of their offsets."""
 

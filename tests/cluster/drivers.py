@@ -45,22 +45,6 @@ from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import StepWorker
 from tests.storage.journals import CLUSTER
 
-__all__ = [
-    "BATCH",
-    "BATCHES",
-    "COMMAND",
-    "GROUP",
-    "PROMPT_CONFIG",
-    "DriverNetwork",
-    "DriverNode",
-    "Letter",
-    "PayloadLog",
-    "batch_of",
-    "forwarded_proposal",
-    "forwarded_to",
-    "kinds_of",
-]
-
 GROUP = 1000
 """Raft group of a partition, which every node of these tests has."""
 BATCH, BATCHES, COMMAND = EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES, EntryType.COMMAND

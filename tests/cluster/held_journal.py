@@ -5,8 +5,6 @@ from typing import cast
 
 from pixy.storage import Journal, JournalFile, RecordKind, UnitRecord
 
-__all__ = ["HeldJournal"]
-
 
 class HeldJournal:
     """As much of a journal as writers of single records take.

@@ -7,8 +7,6 @@ from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.raft import ConfState
 
-__all__ = ["GROUPS", "PARTITIONS", "STEP_S", "large_records", "large_state"]
-
 GROUPS, PARTITIONS = 40, 1000
 STEP_S = 0.03
 """Longest step of the loop. To restore such a state takes twenty times as long."""

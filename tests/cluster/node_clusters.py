@@ -22,8 +22,6 @@ from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.worker import StallingDisk
 from tests.sim.loop import VirtualLoop
 
-__all__ = ["ClusterNode", "NodeCluster", "host_of", "leaders", "run_cluster"]
-
 _PORT = 19094
 _DELAYS_S = (0.0005, 0.002)
 _LONGEST_S = 600.0

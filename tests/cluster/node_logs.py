@@ -16,8 +16,6 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
 
-__all__ = ["OpenedLog", "open_log"]
-
 
 class OpenedLog(NamedTuple):
     """The log of a node, and everything that it has reported.

@@ -23,9 +23,6 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
 
-__all__ = ["Cluster", "Sizes", "commit_command", "copy_of", "prompt_writer"]
-
-
 _LIVES = count()
 """Makes the ids of every process distinct."""
 

@@ -16,8 +16,6 @@ from pixy.raft import ConfState
 from pixy.raft import HardState as RaftHardState
 from pixy.storage import EntryType, RealDisk, RecordKind, ThreadWorker, UnitRecord
 
-__all__ = ["WORST", "raise_terms", "write_configuration", "write_entries", "write_position", "write_records"]
-
 WORST = 2**64 - 1
 """The term of a message that nobody can follow."""
 

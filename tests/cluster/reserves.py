@@ -7,8 +7,6 @@ from pixy.cluster.log.disk_reserve import Reserve
 from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.worker import StepWorker
 
-__all__ = ["SIZE", "Bench"]
-
 SIZE = 1 << 16
 
 

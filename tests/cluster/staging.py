@@ -5,8 +5,6 @@ from pixy.records import NewRecord, build_batch, crc32c
 from pixy.staging import PieceBatches, Published, StageCall, StageName, StageSeal
 from tests.cluster.nodes import Cluster, copy_of
 
-__all__ = ["finished", "piece_of", "publications", "publish", "seal_of", "stage", "staged", "start"]
-
 
 def piece_of(
     cluster: Cluster, *values: bytes, topic: str = "topic", partition: int = 0

@@ -25,8 +25,6 @@ from tests.cluster.node_logs import open_log
 from tests.fakes.disk import RecordingDisk
 from tests.storage.journals import CLUSTER
 
-__all__ = ["GROUP", "NAME", "Pairs", "StateNetwork", "StateNode", "no_copies", "value_of"]
-
 GROUP, NAME = 1, "metadata"
 
 Intercept = Callable[[int, WantedSlice], bytes | Exception | None]

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 from pixy.cluster.status.status import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus
 
-__all__ = ["CHECKPOINT", "COPY", "LEAVING", "LOST_NODE_3", "REPLICATING", "WELL", "cluster", "group", "node"]
-
 REPLICATING, CHECKPOINT, COPY = MemberState.REPLICATING, MemberState.CHECKPOINT, MemberState.COPY
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_node
 from tests.cluster.nodes import Cluster, Sizes, copy_of
 
-__all__ = ["contents", "make_stopped", "wrong"]
-
 
 def make_stopped(directory: Path) -> Path:
     """A directory with two topics, checkpoints, several segments and journal files, and entries not

@@ -15,8 +15,6 @@ from tests.cluster.drivers import BATCH, PayloadLog, batch_of
 from tests.cluster.node_logs import open_log
 from tests.fakes.waiting import settle
 
-__all__ = ["ALL", "PARTITION", "Survivor", "formed", "formed_with_records", "registration"]
-
 PARTITION = 1000
 ALL = (1, 2, 3)
 _ANSWERS = {

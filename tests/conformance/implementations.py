@@ -21,8 +21,6 @@ from tests.kafka.backends import forget_sinks, open_kafka
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.controls import KafkaControls
 
-__all__ = ["IMPLEMENTATIONS", "Capability", "Controls", "Implementation"]
-
 
 class Capability(Enum):
     """Capabilities of some implementations only."""

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pixy.backend import Backend, Published, StagedBatches, StageSeal, TopicPartition
 from pixy.records import NewRecord, build_batch, crc32c, read_header
 
-__all__ = ["piece_of", "publish_values", "seal_of", "stage_values"]
-
 
 def piece_of(
     values: Mapping[TopicPartition, Sequence[bytes]], timestamp_ms: int = 1000

@@ -8,17 +8,6 @@ from pixy.backend import Backend, FetchResult, TopicPartition
 from pixy.errors import PixyError
 from pixy.records import NewRecord, Record, build_batch, read_records
 
-__all__ = [
-    "Assignments",
-    "append",
-    "append_nowait",
-    "error_of",
-    "fetch_now",
-    "make_batch",
-    "offsets",
-    "values",
-]
-
 PATIENCE = 60.0
 """Timeout of waits for required events, in seconds."""
 

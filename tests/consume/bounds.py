@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pixy.backend import OffsetCommit
 from tests.consume.fakes import Answers, World
 
-__all__ = ["consume_all", "end_partition"]
-
 
 async def consume_all(
     world: World, groups: list[str], count: int, check: Callable[[], None]

@@ -31,8 +31,6 @@ from tests.consume.test_partition_offers import Owner
 from tests.fakes.batches import as_stored, patched, raw_batch
 from tests.http2.fuzzing import run
 
-__all__ = ["check"]
-
 _LIMITS = BatchLimits(1 << 20, 10_000)
 _BEFORE = 5
 _COUNTS = (1, 2, 3, 5, 12, 70, 71, 2**31 - 1)

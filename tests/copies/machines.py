@@ -14,8 +14,6 @@ from tests.copies.sources import log_of
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.storage.logs import CLUSTER_ID, LONG_MS, exhaust, identity, sort_directories
 
-__all__ = ["TOPICS", "Copied", "crashes"]
-
 TOPICS = Path("/node/topics")
 NAME = "topic-0"
 GROUP = 1000

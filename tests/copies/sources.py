@@ -8,8 +8,6 @@ from pixy.proto.copies_pb2 import FetchCopyRequest, FetchCopyResponse
 from pixy.records import crc32c, patch_batch, read_header
 from tests.storage.batches import batch
 
-__all__ = ["KEY", "Source", "log_of"]
-
 KEY = CopyKey(2, 5, 1000, 77)
 
 

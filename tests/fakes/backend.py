@@ -83,8 +83,6 @@ from tests.fakes.node_links import FakeLinks
 from tests.fakes.partition_log import FakeLog
 from tests.fakes.staging import FakeStaging
 
-__all__ = ["FakeBackend", "FakeMembership"]
-
 _PARTITIONS_MAX = 10_000
 _TOPIC_OPTIONS = {"retention_ms": -1, "retention_bytes": -1, "segment_bytes": 1, "segment_ms": 1}
 """Topic options, and the smallest value of each."""

@@ -18,21 +18,6 @@ from pixy.records import (
     read_records,
 )
 
-__all__ = [
-    "BROKEN_RECORD",
-    "as_batches",
-    "as_stored",
-    "batch_of",
-    "bomb",
-    "crowded_record",
-    "offsets_in",
-    "patched",
-    "raw_batch",
-    "raw_record",
-    "values_in",
-    "varint",
-]
-
 
 def batch_of(*values: bytes, timestamp_ms: int = 1000, compression: int = 0) -> bytes:
     """A batch with one record per value, and timestamps one apart."""

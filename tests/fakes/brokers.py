@@ -20,19 +20,6 @@ from aiokafka.errors import KafkaConnectionError
 
 from pixy.backend.kafka import KafkaOptions
 
-__all__ = [
-    "DESCRIBE_CONFIGS",
-    "DESCRIBE_GROUPS",
-    "FETCH",
-    "INIT_PRODUCER_ID",
-    "LIST_OFFSETS",
-    "METADATA",
-    "OFFSET_COMMIT",
-    "OFFSET_FETCH",
-    "PRODUCE",
-    "Brokers",
-]
-
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, INIT_PRODUCER_ID = 8, 9, 10, 15, 22
 DESCRIBE_CONFIGS = 32

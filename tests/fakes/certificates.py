@@ -5,8 +5,6 @@ from pathlib import Path
 
 from tests.conftest import require
 
-__all__ = ["make_certificate"]
-
 
 def make_certificate(folder: Path, name: str) -> None:
     """Make a self-signed certificate with its key."""

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf, nextafter
 
-__all__ = ["EPOCH_MS", "FakeClock", "FakeTimer"]
-
 EPOCH_MS = 1_700_000_000_000
 """True time when simulated time begins."""
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from pixy.storage.disk.disk import Buffer, File, RealDisk
 
-__all__ = ["Call", "RecordingDisk", "full"]
-
 
 class Call(NamedTuple):
     """A recorded call: `create`, `write`, `allocate`, `truncate`, `begin_sync`, `sync`, `rename`,

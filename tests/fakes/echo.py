@@ -37,8 +37,6 @@ from pixy.serving import (
     ServerOptions,
 )
 
-__all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "serve", "value"]
-
 _METHODS = {
     "Unary": (False, False),
     "Task": (False, False),

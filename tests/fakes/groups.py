@@ -15,8 +15,6 @@ from pixy.backend import Lease, OffsetCommit, TopicPartition
 from pixy.backend.protocol import Assignment, OffsetsChanged, Owner, Revocation
 from pixy.errors import OffsetsSet, OwnedElsewhere
 
-__all__ = ["Callbacks", "FakeGroups", "FakeMembership", "Joining"]
-
 
 @dataclass(slots=True)
 class _Group:

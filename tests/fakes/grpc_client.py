@@ -22,8 +22,6 @@ from h2.events import (
 )
 from h2.settings import SettingCodes, Settings
 
-__all__ = ["Answer", "Goaway", "RawClient", "messages_in", "open_client", "prefixed"]
-
 SECONDS = 10.0
 _HEAD_BYTES = 9
 _GOAWAY = 7

@@ -15,8 +15,6 @@ from pixy.proxy import Proxy
 from pixy.serving import Server
 from tests.fakes.web import WebClient, open_client
 
-__all__ = ["ServedHttp", "serve_http"]
-
 
 @dataclass(slots=True)
 class ServedHttp:

@@ -9,8 +9,6 @@ from typing import Any
 from pixy.records import Record, read_header, read_records
 from tests.fakes.brokers import DESCRIBE_CONFIGS, INIT_PRODUCER_ID, PRODUCE, Brokers
 
-__all__ = ["IdempotentLog"]
-
 _TOO_LARGE, _NOT_ALLOWED, _OUT_OF_ORDER = 10, 29, 45
 _BYTES_MAX = 1_048_588
 _REMEMBERED = 5

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pixy.serving import End, Link, RequestCounts
 from pixy.serving.protocol import ConnectionCore
 
-__all__ = ["LineConnection", "LineFactory"]
-
 _BEGINNINGS = (b"echo ", b"hold\n", b"large ")
 _LINE_BYTES_MAX = 1000
 

@@ -23,8 +23,6 @@ from pixy.errors import StartError
 from pixy.peers import Address
 from tests.fakes.streams import SimulatedTransport, Way
 
-__all__ = ["SimulatedNetwork", "SimulatedProcess"]
-
 _FIRST_PORT = 40_000
 
 Factory = Callable[[], asyncio.BaseProtocol]

@@ -11,8 +11,6 @@ from pixy.cluster import Node, NodeOptions
 from pixy.config import JournalConfig, LimitsConfig, StagingConfig, StorageConfig
 from pixy.storage import Disk, RealDisk, ThreadWorker
 
-__all__ = ["make_embedded", "open_embedded"]
-
 
 def _raise(error: BaseException) -> None:
     raise AssertionError("the node broke") from error

@@ -9,8 +9,6 @@ from pixy.consume import Timers
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.peers.failures import decode_failure, encode_failure
 
-__all__ = ["FakeLinks"]
-
 Handler = Callable[[int, bytes], Awaitable[bytes]]
 
 

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-__all__ = ["odd_file"]
-
 
 def odd_file(path: Path, kind: str) -> Path:
     """Put a "fifo", "device", "directory" or "large" file at a path, in the place of what is there;

@@ -16,8 +16,6 @@ from pixy.records import (
     read_records,
 )
 
-__all__ = ["FakeLog"]
-
 _TIMESTAMP_MS = 1_700_000_000_000
 _LEADER_EPOCH = 3
 """Not the default of a built batch, so that an unpatched batch is noticed."""

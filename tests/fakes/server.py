@@ -14,8 +14,6 @@ from pixy.proxy import Proxy
 from pixy.serving import Server
 from tests.fakes.backend import FakeBackend
 
-__all__ = ["CONFIG", "FakeServer", "LoneGrpcServer", "ServedCluster", "serve_backend", "serve_cluster"]
-
 B = TypeVar("B", bound=Backend)
 
 CONFIG = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), default_partitions=3)})

@@ -10,8 +10,6 @@ from pixy.errors import FailedPrecondition, InvalidArgument
 from pixy.records import batch_bytes, crc32c
 from tests.fakes.partition_log import FakeLog
 
-__all__ = ["FakeStaging"]
-
 
 @dataclass(slots=True)
 class _Stage:

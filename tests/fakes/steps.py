@@ -7,8 +7,6 @@ from typing import TypeVar
 
 import pytest
 
-__all__ = ["measure_steps", "result_of"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from pixy.peers import Address
 if TYPE_CHECKING:
     from tests.fakes.network import SimulatedProcess
 
-__all__ = ["SimulatedTransport", "Way"]
-
 _WINDOW_BYTES = 256 << 10
 """Bytes of a connection that are on their way or not read yet."""
 _HIGH_WATER_BYTES = 64 << 10

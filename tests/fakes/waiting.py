@@ -9,8 +9,6 @@ import inspect
 import time
 from collections.abc import Callable
 
-__all__ = ["PATIENCE_S", "settle", "until", "until_blocking"]
-
 PATIENCE_S = 120.0
 
 _TURNS = 100

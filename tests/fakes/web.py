@@ -14,8 +14,6 @@ from pixy.errors import TopicMissing
 from pixy.serving import Link, Receipt, Server, ServerOptions
 from pixy.web import JSON, TEXT, Answer, Exchange, HttpError, Route, Router, WebFactory, WebOptions
 
-__all__ = ["RawAnswer", "WebClient", "WebServer", "open_client", "open_web"]
-
 
 class HeldWork:
     """Cancellation handle of a held exchange."""

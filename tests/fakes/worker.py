@@ -11,8 +11,6 @@ from typing import Any
 from pixy.storage.disk.disk import Buffer, File
 from pixy.storage.disk.worker import Done
 
-__all__ = ["InlineWorker", "StallingDisk", "StallingWorker", "StepWorker"]
-
 Work = Callable[[], Any]
 
 

@@ -13,8 +13,6 @@ from pixy.http1 import Http1Options
 from tests.http1.peer import Seen, connection, feed
 from tests.http2.fuzzing import run
 
-__all__ = ["check"]
-
 _OPTIONS = Http1Options(head_bytes=500)
 
 

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from pixy.http1 import HeadCache, Http1Connection, Http1Options, HttpRefusal, HttpRequest, RequestHead
 
-__all__ = ["GET", "POST", "SMUGGLING", "Seen", "connection", "feed", "refused"]
-
 GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
 POST = b"POST /a HTTP/1.1\r\nHost: h\r\n"
 

@@ -18,8 +18,6 @@ from pixy.http2 import (
 from tests.http2.fuzzing import run
 from tests.http2.peer import OK, TRAILERS, cut
 
-__all__ = ["check"]
-
 _OPTIONS = Options(max_concurrent_streams=5, output_bytes=200_000)
 _ANSWER = bytes(20_000)
 

@@ -14,8 +14,6 @@ from pixy.http2.headers import HeaderReader, encode_headers, read_request
 from pixy.http2.hpack import Decoder, Field
 from tests.http2.fuzzing import run
 
-__all__ = ["check"]
-
 
 def check(changed: bytes, chooser: random.Random) -> None:
     """Both decode to the same fields, or both reject; the caching header reader agrees with the

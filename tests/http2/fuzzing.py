@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["CORPUS", "corpus", "mutate", "run"]
-
 CORPUS = Path(__file__).parent / "corpus"
 _INTERESTING = (0, 1, 0x7F, 0x80, 0xFF, 0x20, 0x3F, 0x40)
 _CHANGES_MAX = 8

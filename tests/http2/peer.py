@@ -20,19 +20,6 @@ from pixy.http2 import (
 from pixy.http2 import frames as f
 from pixy.http2.frames import Frame, FrameType, frame
 
-__all__ = [
-    "GREETING",
-    "OK",
-    "REQUEST",
-    "SETTINGS_ACK",
-    "TRAILERS",
-    "Peer",
-    "content",
-    "cut",
-    "data",
-    "headers",
-]
-
 GREETING = f.PREFACE + frame(FrameType.SETTINGS, 0, 0)
 SETTINGS_ACK = frame(FrameType.SETTINGS, f.ACK, 0)
 REQUEST = [

@@ -12,8 +12,6 @@ from types import TracebackType
 
 from tests.integration.relayed import end_connections
 
-__all__ = ["Balancer"]
-
 _CHUNK_BYTES = 64 << 10
 
 

@@ -21,8 +21,6 @@ from tests.fakes.waiting import until_blocking
 from tests.integration.daemon import Daemon
 from tests.integration.networks import Loopback, Network
 
-__all__ = ["Cluster", "ClusterNode"]
-
 SECONDS_MAX = 120.0
 _SECRET = "a secret of this test alone"
 

@@ -8,8 +8,6 @@ import pytest
 
 from tests.integration.daemon import Daemon
 
-__all__ = ["MakeDaemon"]
-
 MakeDaemon = Callable[..., Daemon]
 
 

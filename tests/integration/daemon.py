@@ -25,8 +25,6 @@ from tests.integration.forked import ForkedCommand
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
 
-__all__ = ["CHANNEL_OPTIONS", "PROGRAM", "Daemon", "proxy_config", "wait_until_refused"]
-
 PROGRAM = ("-m", "pixy")
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 120.0

@@ -9,8 +9,6 @@ from unittest import mock
 from pixy.backend import Backend
 from tests.fakes.backend import FakeBackend
 
-__all__ = ["FAKE", "main"]
-
 _ROOT = str(Path(__file__).parents[2])
 FAKE = (
     "-c",

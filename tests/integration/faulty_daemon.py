@@ -24,8 +24,6 @@ from unittest import mock
 from pixy.storage import RealDisk
 from pixy.storage.disk.disk import Buffer, File, RealFile
 
-__all__ = ["FAULTY", "Faults", "main"]
-
 _ROOT = str(Path(__file__).parents[2])
 FAULTY = (
     "-c",

@@ -15,8 +15,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO
 
-__all__ = ["ForkedCommand"]
-
 _FORK_SERVER = get_context("forkserver")
 _FORK_SERVER.set_forkserver_preload(["pixy.cli", "pixy.daemon", "uvloop"])
 

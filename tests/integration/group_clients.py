@@ -17,8 +17,6 @@ from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import CHANNEL_OPTIONS
 from tests.integration.ledger import Position
 
-__all__ = ["GroupClient", "GroupConsumers", "Message", "code_of"]
-
 SECONDS_MAX = 60.0
 _PAUSE_S = 0.05
 

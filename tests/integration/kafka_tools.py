@@ -21,19 +21,6 @@ from pathlib import Path
 
 from tests.conftest import require
 
-__all__ = [
-    "QUICK_START",
-    "DumpedBatch",
-    "DumpedRecord",
-    "class_archive",
-    "dump_log_segment_text",
-    "dump_log_segments",
-    "kafka_java",
-    "kafka_libs",
-    "parse_dump",
-    "run_tool",
-]
-
 _POM = Path(__file__).parent / "kafka_tools" / "pom.xml"
 _CACHE = Path(__file__).parents[2] / ".cache"
 _LIBS = _CACHE / "kafka-libs"

@@ -24,8 +24,6 @@ from pixy.consume import decode
 from pixy.proto.kafkapixy_pb2 import PartitionOffset
 from pixy.records import OffsetRange, TopicPartition
 
-__all__ = ["Committed", "GroupLedger", "Ledger", "MovedLedger", "Position"]
-
 
 class Position(NamedTuple):
     """A position in the log."""

@@ -24,8 +24,6 @@ from typing import TypeVar
 from tests.integration.networks import GRPC_PORT, PEER_PORT, free_hosts
 from tests.integration.relayed import end_connections
 
-__all__ = ["Links"]
-
 T = TypeVar("T")
 
 _CHUNK_BYTES = 64 << 10

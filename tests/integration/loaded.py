@@ -10,8 +10,6 @@ from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.ledger import Ledger
 from tests.integration.producers import Failed, Producers, audit
 
-__all__ = ["LoadedCluster", "failed_at", "failed_elsewhere"]
-
 
 class LoadedCluster:
     """A cluster with a new topic, and the ledger of everything that was produced to it.

@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["MEASURED", "Step", "main", "take_steps"]
-
 _ROOT = str(Path(__file__).parents[2])
 MEASURED = (
     "-c",

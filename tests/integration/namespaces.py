@@ -21,8 +21,6 @@ import pytest
 from tests.conftest import require
 from tests.integration.networks import PEER_PORT
 
-__all__ = ["Namespaces"]
-
 _NOBODY = "02:00:00:00:00:ff"
 _SECONDS_MAX = 60.0
 

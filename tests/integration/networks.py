@@ -18,8 +18,6 @@ from contextlib import closing
 from random import SystemRandom
 from typing import Protocol
 
-__all__ = ["GRPC_PORT", "PEER_PORT", "Loopback", "Network", "free_hosts"]
-
 GRPC_PORT = 19091
 PEER_PORT = 19094
 

@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ROOT", "Block", "Command", "Terminal", "blocks_of"]
-
 ROOT = Path(__file__).parents[2]
 
 _SECONDS_MAX = 60.0

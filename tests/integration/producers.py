@@ -25,8 +25,6 @@ from tests.integration.clusters import ClusterNode
 from tests.integration.daemon import CHANNEL_OPTIONS
 from tests.integration.ledger import Ledger, Position
 
-__all__ = ["ANYWHERE", "Failed", "Producers", "audit"]
-
 SECONDS_MAX = 60.0
 _KEY_BYTES_MAX = 64
 _DEADLINE_S = 5.0

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Collection
 
-__all__ = ["end_connections"]
-
 
 async def end_connections(connections: Collection[asyncio.Task[None]]) -> None:
     """End everything on the running loop but the caller, before its servers are closed.

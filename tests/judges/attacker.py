@@ -20,8 +20,6 @@ from pixy.http2 import ErrorCode
 from pixy.http2.frames import FRAME_HEAD_BYTES, FrameType, unpack_head
 from tests.judges.attacks import ATTACKS, Attack
 
-__all__ = ["Attacker"]
-
 _NICE = 5
 _READ_BYTES = 1 << 20
 _GOAWAY_CODE_AT = 4

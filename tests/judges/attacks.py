@@ -26,8 +26,6 @@ from pixy.http2.frames import (
 from pixy.http2.hpack import encode
 from pixy.proto import kafkapixy_pb2 as pb
 
-__all__ = ["ATTACKS", "BIG_TOPIC", "GREETING", "Attack", "call_frames"]
-
 BIG_TOPIC = "big"
 """A topic with large messages, which must exist before an attack begins."""
 

@@ -13,8 +13,6 @@ from typing import Any
 from tests.conftest import require
 from tests.integration.daemon import Daemon, proxy_config
 
-__all__ = ["Certificate", "check_log", "judged_daemon", "make_certificate"]
-
 CONFIG = proxy_config(client_id="judges", default_partitions=1)
 _FAULTS = ("Traceback", "[error", "[critical")
 

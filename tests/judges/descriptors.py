@@ -13,8 +13,6 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_tools import protoc  # type: ignore[import-untyped]  # it publishes no types
 
-__all__ = ["ORCA", "TEST", "message_class"]
-
 _PROTOS = Path(__file__).parent / "protos"
 
 

@@ -13,8 +13,6 @@ from itertools import islice
 
 from tests.judges.http_attacks import HTTP_ATTACKS, HttpAttack
 
-__all__ = ["HttpAttacker"]
-
 _NICE = 5
 _READ_BYTES = 1 << 20
 _PREPARED_CHUNKS = 64

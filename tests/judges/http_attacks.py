@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, repeat
 
-__all__ = ["HTTP_ATTACKS", "HttpAttack"]
-
 _CHUNK_BYTES = 64 * 1024
 _POST = b"POST /topics/attacked/messages?sync HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
 _POLL = b"GET /topics/attacked/messages?group=attackers&noAck HTTP/1.1\r\nHost: h\r\n\r\n"

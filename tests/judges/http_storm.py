@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-__all__ = ["ROUTES", "HttpStorm"]
-
 CALLERS = 16
 DEADLINE_S_MIN, DEADLINE_S_MAX = 0.001, 0.050
 PIPELINED_MAX = 8

@@ -19,8 +19,6 @@ from pixy.rpc import GrpcError, GrpcFactory, GrpcOptions, Handler, Service, Stat
 from pixy.serving import Server, ServerOptions
 from tests.judges.descriptors import ORCA, TEST, message_class
 
-__all__ = ["TestService", "serve"]
-
 _SERVER_ID = "pixy"
 _GRACE_S = 1.0
 _ECHO_INITIAL, _ECHO_TRAILING = "x-grpc-test-echo-initial", "x-grpc-test-echo-trailing-bin"

@@ -15,8 +15,6 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.integration.daemon import CHANNEL_OPTIONS
 
-__all__ = ["talk_aio", "talk_sync"]
-
 GROUP = "judges"
 LARGE_BYTES = 900_000
 AT_ONCE = 1000

@@ -26,8 +26,6 @@ from pixy.proto import pixy_topics_pb2 as topics_pb
 from tests.fakes.batches import batch_of
 from tests.integration.daemon import CHANNEL_OPTIONS
 
-__all__ = ["METHODS", "Storm"]
-
 CONNECTIONS, CALLERS = 4, 5
 DEADLINE_S_MIN, DEADLINE_S_MAX = 0.001, 0.050
 CANCELLED = 1 / 3

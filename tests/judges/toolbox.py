@@ -25,8 +25,6 @@ from pathlib import Path
 
 from tests.conftest import missing, require
 
-__all__ = ["go_judge", "go_worker", "java_judge", "typescript_worker"]
-
 _HERE = Path(__file__).parent
 _REPOSITORY = _HERE.parents[1]
 _CACHE = _REPOSITORY / ".cache"

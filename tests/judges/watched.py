@@ -16,8 +16,6 @@ from pathlib import Path
 
 from pixy.cli import main
 
-__all__ = ["LONG_S", "IterationMeter"]
-
 LONG_S = 0.02
 """Twenty times what an iteration may spend on connections that have exceeded their share: also the
 timers of hundreds of calls that expire at once fit into it on a slow machine.

@@ -17,8 +17,6 @@ from tests.fakes.waiting import until_blocking
 from tests.integration.daemon import Daemon
 from tests.judges.attacks import GREETING, call_frames
 
-__all__ = ["Observation", "Witness"]
-
 _PERIOD_S = 0.002
 _CALLS_PER_LOOK_AT_MEMORY = 10
 _ANSWER_SECONDS_MAX = 30.0

@@ -18,8 +18,6 @@ from pixy.kafka_protocol.group_messages import LIST_GROUPS
 from pixy.storage import RealDisk, ThreadWorker
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["forget_sinks", "kafka_options", "make_kafka", "open_kafka", "staging_place", "start_again"]
-
 
 def kafka_options(cluster: KafkaCluster, **changed: Any) -> KafkaOptions:
     """Options for a cluster, with defaults for those not given."""

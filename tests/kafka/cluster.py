@@ -31,8 +31,6 @@ from typing import IO
 
 from tests.integration.kafka_tools import QUICK_START, class_archive, kafka_java
 
-__all__ = ["Broker", "KafkaCluster", "free_ports"]
-
 _HOST = "127.0.0.1"
 _PORTS = (20_000, 32_000)
 """Below those of outgoing connections, on all usual systems."""

@@ -4,8 +4,6 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["consumed"]
-
 _QUIET_MS = 1000
 """Timeout after the last record: a consumer gets no notification of the end."""
 

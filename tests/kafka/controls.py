@@ -19,8 +19,6 @@ from tests.fakes.waiting import until
 from tests.kafka.backends import kafka_options
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["KafkaControls", "transaction"]
-
 _PATIENCE_S = 60.0
 _OF_TRANSACTIONS = 1
 _READ_COMMITTED = 1

@@ -10,8 +10,6 @@ import pytest
 
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["_kafka_three_session", "kafka", "kafka_name", "kafka_three"]
-
 _numbers = iter(range(1_000_000))
 
 

@@ -9,8 +9,6 @@ from aiokafka.conn import create_conn
 from pixy.backend.kafka import KafkaBackend
 from pixy.kafka_protocol.messages import METADATA
 
-__all__ = ["LaggingBroker"]
-
 _UNKNOWN_TOPIC = 3
 
 

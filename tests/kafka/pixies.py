@@ -26,8 +26,6 @@ from tests.fakes.waiting import until
 from tests.kafka.backends import staging_place
 from tests.kafka.cluster import KafkaCluster, free_ports
 
-__all__ = ["PATIENCE", "Pixy", "open_neighbours", "open_pixy"]
-
 Answer = asyncio.Future[tuple[int, int]]
 
 PATIENCE = 60.0

@@ -14,8 +14,6 @@ from typing import Any
 
 from aiokafka.conn import create_conn
 
-__all__ = ["PRODUCE", "Relay", "open_relay"]
-
 PRODUCE = 0
 
 

@@ -26,8 +26,6 @@ from pixy.kafka_protocol.fields import (
 from tests.judges.daemons import Certificate, make_certificate
 from tests.kafka.cluster import KafkaCluster, free_ports
 
-__all__ = ["PASSWORD", "USER", "SecuredKafka", "write_token"]
-
 USER, PASSWORD = "me", "a secret: with, odd=characters"
 
 _LISTENERS = ("SSL", "MUTUAL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from tests.conftest import require
 
-__all__ = ["make_authority", "make_node_certificate"]
-
 _KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
 
 

@@ -5,8 +5,6 @@ import gc
 import os
 from pathlib import Path
 
-__all__ = ["Descriptors"]
-
 
 class Descriptors:
     """Files that take the descriptors that become free."""

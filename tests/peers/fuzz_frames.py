@@ -29,8 +29,6 @@ from pixy.records import crc32c
 from tests.http2.fuzzing import run
 from tests.peers.support import hello_of
 
-__all__ = ["check"]
-
 _LIMIT = 100_000
 _SECRET = b"the secret of all nodes"
 _LARGE = frame_head(MESSAGE, 1, 0, 0, [bytes(66_000)], 66_000) + bytes(66_000)

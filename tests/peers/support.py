@@ -23,19 +23,6 @@ from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.waiting import until
 from tests.sim.loop import VirtualLoop
 
-__all__ = [
-    "CLUSTER_ID",
-    "LOOPBACK",
-    "PeerNode",
-    "SimulatedPeers",
-    "connect_all",
-    "echo",
-    "hello_of",
-    "host_of",
-    "peer_nodes",
-    "simulate",
-]
-
 CLUSTER_ID = bytes(range(16))
 LOOPBACK = Address("127.0.0.1", 0)
 

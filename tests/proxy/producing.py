@@ -16,8 +16,6 @@ from pixy.records import make_partitioner, read_records
 from tests.fakes.backend import FakeBackend
 from tests.fakes.clock import FakeClock
 
-__all__ = ["TOPIC", "Answers", "append", "batches", "flat", "make"]
-
 TOPIC = "letters"
 
 

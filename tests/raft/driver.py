@@ -5,8 +5,6 @@ from typing import NamedTuple
 from pixy.raft import Message, RaftNode, ReadState
 from tests.raft.memory_storage import MemoryStorage
 
-__all__ = ["Done", "work_off"]
-
 
 class Done(NamedTuple):
     """Results of a node's work.

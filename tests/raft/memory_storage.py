@@ -16,8 +16,6 @@ from pixy.raft import (
 )
 from pixy.raft.sizes import limit_entries
 
-__all__ = ["MemoryStorage", "SnapshotOutOfDate"]
-
 
 class SnapshotOutOfDate(StorageError):
     """A newer snapshot exists."""

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from pixy.records import NewRecord, build_batch
-from pixy.records.codec import UNREADABLE, readable_batch
+from pixy.records.codec import readable_batch
+from pixy.records.compiled import UNREADABLE
 from pixy.records.uniform import uniform_timestamp_delta
 from pixy.records.windows import decode_windows
 

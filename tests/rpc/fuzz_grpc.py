@@ -22,8 +22,6 @@ from pixy.rpc.status import status_fields
 from pixy.rpc.unpacking import Unpacker
 from tests.http2.fuzzing import run
 
-__all__ = ["check"]
-
 _MESSAGE_BYTES_MAX = 1000
 _PARSE = parse_with(AppendRequest, "partitions", "batches", 0)
 _YEARS = 400_000_000_000.0

@@ -8,8 +8,6 @@ from typing import Any
 from pixy.http2.frames import PREFACE, FrameType, frame
 from tests.fakes.echo import EchoServer
 
-__all__ = ["GREETING", "FakeTransport", "NotedReceipt", "connected"]
-
 GREETING = PREFACE + frame(FrameType.SETTINGS, 0, 0) + frame(FrameType.SETTINGS, 1, 0)
 
 

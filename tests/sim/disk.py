@@ -46,9 +46,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from pixy.storage.disk.disk import Buffer, File
-from tests.sim.nodes import PAGE_BYTES, SECTOR_BYTES, Change, Directory, Inode
-
-__all__ = ["PAGE_BYTES", "SECTOR_BYTES", "Ended", "Operation", "SimulatedDisk"]
+from tests.sim.nodes import PAGE_BYTES, Change, Directory, Inode
 
 _TAKES_ROOM = ("create", "make_directory", "write", "allocate", "link", "rename")
 _STORAGE = tuple(os.sep + os.path.join("pixy", part) + os.sep for part in ("storage", "staging", "cluster"))

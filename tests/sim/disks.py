@@ -5,8 +5,6 @@ from random import Random
 
 from tests.sim.disk import SimulatedDisk
 
-__all__ = ["DIRECTORY", "PATH", "SEEDS", "content", "make", "make_directory", "put", "put_durably"]
-
 DIRECTORY = Path("/data")
 PATH = DIRECTORY / "file"
 SEEDS = range(200)

@@ -11,8 +11,6 @@ from typing import Any
 
 from tests.sim.disk import Ended
 
-__all__ = ["Job"]
-
 
 class Job:
     """One job.

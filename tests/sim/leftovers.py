@@ -6,11 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.sim.disk import SimulatedDisk
-from tests.sim.model import Model, PartitionModel
+from tests.sim.model import Model
+from tests.sim.model_partition import PartitionModel
 from tests.sim.model_topics import TopicModel
 from tests.sim.world import DIRECTORY
-
-__all__ = ["check_files", "check_retained", "closed_segments"]
 
 _ROUNDING_MS = 2
 _JOURNAL_FILES_MAX = 8

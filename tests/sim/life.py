@@ -22,8 +22,6 @@ from tests.sim.worker import SimulatedWorker
 from tests.sim.workload import Workload
 from tests.sim.world import DIRECTORY, World
 
-__all__ = ["Aim", "Life", "make_node"]
-
 _PATIENCE_S = 30.0
 """Virtual time within which a healthy node must answer everything."""
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar, TypeVarTuple, Unpack
 
-__all__ = ["VirtualLoop"]
-
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 

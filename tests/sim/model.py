@@ -21,18 +21,7 @@ from tests.fakes.clock import FakeClock
 from tests.sim.model_offsets import OffsetsModel, PartitionId
 from tests.sim.model_partition import Allowed, PartitionModel, Sent
 from tests.sim.model_staging import StagingModel
-from tests.sim.model_topics import Change, TopicModel, TopicsModel
-
-__all__ = [
-    "Change",
-    "Found",
-    "FoundPartition",
-    "Model",
-    "PartitionId",
-    "PartitionModel",
-    "Sent",
-    "TopicModel",
-]
+from tests.sim.model_topics import TopicModel, TopicsModel
 
 
 class FoundPartition(NamedTuple):

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from pixy.records import OffsetCommit
 from tests.fakes.clock import FakeClock
 
-__all__ = ["OffsetsModel", "PartitionId"]
-
 _ROUNDING_MS = 2
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple, Protocol
 
 from pixy.storage import LogOptions
 
-__all__ = ["Allowed", "PartitionModel", "Sent"]
-
 _ROUNDING_MS = 2
 
 

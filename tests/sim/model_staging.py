@@ -15,8 +15,6 @@ from tests.fakes.clock import FakeClock
 from tests.sim.model_offsets import PartitionId
 from tests.sim.model_partition import PartitionModel, Sent
 
-__all__ = ["Attempt", "StageModel", "StagedBatch", "StagingModel"]
-
 
 class StagedBatch(NamedTuple):
     """One batch of a piece."""

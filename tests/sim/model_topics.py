@@ -15,8 +15,6 @@ from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from tests.fakes.clock import FakeClock
 from tests.sim.model_partition import PartitionModel
 
-__all__ = ["Change", "Config", "TopicModel", "TopicsModel"]
-
 
 @dataclass(eq=False, slots=True)
 class Change:

@@ -11,8 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-__all__ = ["PAGE_BYTES", "SECTOR_BYTES", "Change", "Directory", "Inode", "Node"]
-
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-__all__ = ["Outcome", "run_twice"]
-
 
 class Outcome(NamedTuple):
     """Result of a run: numbers of events by kind, and the hash of all events."""

@@ -17,13 +17,11 @@ from pixy.errors import PixyError
 from pixy.records import TopicPartition
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import make_node
-from tests.sim.model import PartitionId
+from tests.sim.model_offsets import PartitionId
 from tests.sim.nodes import Inode
 from tests.sim.reading import read_everything
 from tests.sim.workload import Workload
 from tests.sim.world import DIRECTORY, World, run_process
-
-__all__ = ["Probe"]
 
 _TOPICS = DIRECTORY / "topics"
 _STAGING = DIRECTORY / "staging"

@@ -6,9 +6,9 @@ from pixy.backend import EmbeddedBackend
 from pixy.cluster import MetadataState, Node, Topic
 from pixy.errors import CorruptData, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from pixy.records import OffsetCommit, TopicPartition, read_records
-from tests.sim.model import Found, FoundPartition, PartitionId, Sent
-
-__all__ = ["GROUPS", "read_batches", "read_everything"]
+from tests.sim.model import Found, FoundPartition
+from tests.sim.model_offsets import PartitionId
+from tests.sim.model_partition import Sent
 
 GROUPS = ("g", "h", "i")
 """The consumer groups."""

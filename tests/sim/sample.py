@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["sample"]
-
 
 def sample(values: Iterable[str], every: int) -> list[Any]:
     """Parameters of tests: each `every`-th value, and the others marked `long`."""

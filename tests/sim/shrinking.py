@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterable
 
-__all__ = ["needless"]
-
 
 def needless(numbers: Iterable[int], fails: Callable[[set[int]], bool]) -> set[int]:
     """Numbers of faults that a failure does not need: they are left out one by one, as long as the

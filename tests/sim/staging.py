@@ -25,12 +25,10 @@ from pixy.proto.state_pb2 import PartitionCommand
 from pixy.records import NewRecord, TopicPartition, build_batch, crc32c
 from pixy.staging import StageName
 from pixy.storage import Worker
-from tests.sim.model import PartitionId
+from tests.sim.model_offsets import PartitionId
 from tests.sim.model_partition import Sent
 from tests.sim.model_staging import Attempt, SinkModel, StagedBatch, StageModel
 from tests.sim.world import World
-
-__all__ = ["ObservedNode", "StagingWorkload"]
 
 SINKS = ("s", "t")
 QUERIES = ("q", "r")

@@ -29,8 +29,6 @@ from tests.sim.model import Model
 from tests.sim.probe import Probe
 from tests.sim.world import World, run_process
 
-__all__ = ["Simulation", "SimulationFailure", "run_seed"]
-
 
 class SimulationFailure(AssertionError):
     """The storage broke a promise. The message has the seed."""

@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
-from tests.sim.disk import PAGE_BYTES, Ended, SimulatedDisk
+from tests.sim.disk import Ended, SimulatedDisk
 from tests.sim.disks import DIRECTORY, PATH, SEEDS, content, make, make_directory, put, put_durably
+from tests.sim.nodes import PAGE_BYTES
 
 # --- processes and faults -------------------------------------------------------------------------
 

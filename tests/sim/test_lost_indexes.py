@@ -14,8 +14,9 @@ from pixy.cluster import Node, NodeOptions
 from pixy.config import JournalConfig, StorageConfig
 from pixy.records import NewRecord, TopicPartition, build_batch
 from tests.fakes.clock import FakeClock
-from tests.sim.disk import PAGE_BYTES, SimulatedDisk
+from tests.sim.disk import SimulatedDisk
 from tests.sim.model import Model
+from tests.sim.nodes import PAGE_BYTES
 from tests.sim.worker import SimulatedWorker
 from tests.sim.world import DIRECTORY, World, run_process
 

@@ -10,9 +10,10 @@ from pixy.errors import InvalidArgument, PixyError, TopicExists, UnknownTopic
 from pixy.records import OffsetCommit
 from pixy.storage import LogOptions
 from tests.fakes.clock import FakeClock
-from tests.sim.model import Change, Found, FoundPartition, Model, PartitionId, Sent
-from tests.sim.model_partition import Allowed, PartitionModel
-from tests.sim.model_topics import TopicsModel
+from tests.sim.model import Found, FoundPartition, Model
+from tests.sim.model_offsets import PartitionId
+from tests.sim.model_partition import Allowed, PartitionModel, Sent
+from tests.sim.model_topics import Change, TopicsModel
 
 ID = b"id of the topic"
 PARTITION = PartitionId(ID, 0)

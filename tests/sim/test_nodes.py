@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
-from tests.sim.disk import PAGE_BYTES, SECTOR_BYTES, SimulatedDisk
+from tests.sim.disk import SimulatedDisk
 from tests.sim.disks import DIRECTORY, PATH, SEEDS, content, make, make_directory, put, put_durably
+from tests.sim.nodes import PAGE_BYTES, SECTOR_BYTES
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,9 @@ import pytest
 
 from pixy.errors import CorruptData
 from pixy.storage import recover_journal
-from tests.sim.disk import PAGE_BYTES, SECTOR_BYTES, SimulatedDisk
+from tests.sim.disk import SimulatedDisk
 from tests.sim.disks import DIRECTORY
+from tests.sim.nodes import PAGE_BYTES, SECTOR_BYTES
 from tests.storage.journals import OWNER, content, entry, flush, journal_file
 
 CUT = "storage/journal/recovery.py:_cut sync"

@@ -16,8 +16,6 @@ from pixy.storage.disk.worker import Done
 from tests.sim.disk import SimulatedDisk
 from tests.sim.job import Job
 
-__all__ = ["SimulatedWorker"]
-
 Work = Callable[[], Any]
 
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0005, 0.01)

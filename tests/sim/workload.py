@@ -8,11 +8,11 @@ from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node
 from pixy.errors import OffsetOutOfRange, PixyError, ShuttingDown, StorageFault, Unavailable, UnknownPartition
 from pixy.records import NewRecord, OffsetCommit, TopicPartition, build_batch
-from tests.sim.model import Change, PartitionId, PartitionModel, Sent
+from tests.sim.model_offsets import PartitionId
+from tests.sim.model_partition import PartitionModel, Sent
+from tests.sim.model_topics import Change
 from tests.sim.reading import GROUPS, read_batches
 from tests.sim.world import World
-
-__all__ = ["Workload"]
 
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import VirtualLoop
 from tests.sim.model import Model
 
-__all__ = ["DIRECTORY", "World", "run_process"]
-
 DIRECTORY = Path("/var/pixy/node")
 
 

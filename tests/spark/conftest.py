@@ -15,8 +15,6 @@ from tests.kafka.cluster import KafkaCluster
 from tests.spark.jvm import ARCHIVE, jvm_options
 from tests.spark.log import Log
 
-__all__ = ["KEEP_ALL", "over_both", "set_environment", "start_session", "stop_session"]
-
 KEEP_ALL = proxy_config(storage={"retention": "0s", "reserve_bytes": 0, "retention_check": "1s"})
 """Configuration of the daemons: records may be of any age."""
 

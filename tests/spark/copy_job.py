@@ -26,8 +26,6 @@ from pixy.spark.schema import write_columns
 from pixy.spark.sink import Staged, StreamWriter
 from tests.spark.conftest import start_session
 
-__all__ = ["start_copy"]
-
 
 class DyingWriter(StreamWriter):
     """A writer that dies at the given point."""

@@ -9,8 +9,6 @@ version or other jars, classes are loaded as usual.
 import os
 from pathlib import Path
 
-__all__ = ["ARCHIVE", "end_and_archive", "jvm_options"]
-
 ARCHIVE = "PIXY_TEST_CLASSES"
 """Environment variable with the path of the archive. Unset: no archive."""
 

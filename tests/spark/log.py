@@ -12,8 +12,6 @@ from pixy.records import Header, NewRecord, batch_bytes, build_batch, read_recor
 from tests.fakes.waiting import until_blocking
 from tests.integration.daemon import Daemon
 
-__all__ = ["Log", "Stored", "Written"]
-
 _names = itertools.count()
 
 

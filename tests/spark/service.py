@@ -11,8 +11,6 @@ import grpc
 
 from pixy.proto import pixy_log_pb2 as pb
 
-__all__ = ["FakeService", "serving"]
-
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 
 _TOPIC = pb.Topic(topic="t", topic_id=b"t" * 16, partitions=1)

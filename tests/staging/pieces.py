@@ -4,8 +4,6 @@ from pixy.records import crc32c
 from pixy.staging import NewPiece, PieceKey
 from tests.staging.stages import batches_of
 
-__all__ = ["new_piece"]
-
 
 def new_piece(*values: bytes, stage: int = 7, raft_group: int = 1000, number: int = 0) -> NewPiece:
     """A piece with a batch for each value."""

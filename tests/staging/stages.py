@@ -9,8 +9,6 @@ from pixy.staging.stage_files import StageFiles
 from pixy.storage import Disk, run_steps
 from tests.storage.logs import CLUSTER_ID
 
-__all__ = ["TOPIC_ID", "batches_of", "piece_of", "seal_stage"]
-
 TOPIC_ID = bytes(range(16))
 
 

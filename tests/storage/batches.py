@@ -2,8 +2,6 @@
 
 from pixy.records import NewRecord, build_batch
 
-__all__ = ["batch"]
-
 
 def batch(records: int = 1, size: int = 10, timestamp_ms: int = 1000) -> bytearray:
     """A batch of records with values of `size` bytes and timestamps one apart."""

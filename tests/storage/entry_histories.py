@@ -7,8 +7,6 @@ from typing import NamedTuple
 from pixy.entry_ids import LogPosition
 from pixy.storage.journal.journal_entries import GroupEntries
 
-__all__ = ["Word", "take"]
-
 
 class Word(NamedTuple):
     term: int

@@ -20,8 +20,6 @@ from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import StepWorker
 from tests.storage.journals import OWNER
 
-__all__ = ["EMPTY", "ENTRY", "FLUSH_OF_ONE", "HEAD", "Bench", "original", "written"]
-
 HEAD = 60
 FLUSH_OF_ONE = 40 + HEAD
 EMPTY = JournalPosition(0, 0, 1)

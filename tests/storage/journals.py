@@ -14,29 +14,6 @@ from pixy.storage import EntryType, RecordKind, RecoveredJournal, recover_journa
 from pixy.storage.journal.journal_format import JournalRecord
 from tests.fakes.disk import RecordingDisk
 
-__all__ = [
-    "CLUSTER",
-    "OWNER",
-    "Content",
-    "StartOutcome",
-    "applied",
-    "assert_check_and_start_agree",
-    "carried_over",
-    "configuration",
-    "content",
-    "entry",
-    "flush",
-    "hard_state",
-    "header",
-    "incarnation",
-    "journal_file",
-    "peer_starts",
-    "record",
-    "relocated",
-    "reset",
-    "write_files",
-]
-
 CLUSTER = b"0123456789abcdef"
 OWNER = (CLUSTER, 1)
 

@@ -20,21 +20,6 @@ from pixy.storage.partition.log_segments import AgedSegments
 from pixy.storage.partition.partition_directory import retire_partition_directory
 from tests.storage.batches import batch
 
-__all__ = [
-    "CLUSTER_ID",
-    "LONG_MS",
-    "append",
-    "applied_position",
-    "exhaust",
-    "fill",
-    "identity",
-    "partition_log",
-    "remove_directory",
-    "remove_log",
-    "sort_directories",
-    "unstamped",
-]
-
 CLUSTER_ID = b"c" * 16
 LONG_MS = 10**15
 

@@ -5,8 +5,6 @@ import mmap
 import os
 from pathlib import Path
 
-__all__ = ["cached_pages", "forget_pages"]
-
 
 def forget_pages(path: Path) -> None:
     """Evict a synced file, so that the next read comes from the device."""

@@ -20,8 +20,6 @@ from pixy.consume import Offer
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.rpc import pack_message, pack_prefix
 
-__all__ = ["consumed_message", "produced_messages"]
-
 _BLOCK = 128
 _CACHED_MAX = 4096
 

@@ -14,8 +14,6 @@ from pixy.errors import AckBeyondEnd, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.rpc import UnaryCall
 
-__all__ = ["BatchAcks"]
-
 _ACKED_AT_ONCE = 50
 """Acks in one step: half a millisecond."""
 _OF_PARTITION_AT_ONCE = 50

@@ -11,8 +11,6 @@ from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall
 
-__all__ = ["ClusterService"]
-
 
 class ClusterService:
     """Handlers of `Cluster`.

@@ -14,8 +14,6 @@ from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Cancellable, UnaryCall
 
-__all__ = ["BatchConsuming"]
-
 _MESSAGES_MAX = 1000
 _ANSWER_BYTES = 1 << 20
 """Size of messages after which an answer takes no further one."""

@@ -36,8 +36,6 @@ from pixy.rpc import (
     serialize_with,
 )
 
-__all__ = ["KafkaPixyService"]
-
 
 class KafkaPixyService:
     """Handlers of `KafkaPixy`.

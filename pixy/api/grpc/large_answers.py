@@ -14,8 +14,6 @@ from pixy.aio.address_quota import AddressSemaphore
 from pixy.client_address import client_address
 from pixy.rpc import UnaryCall
 
-__all__ = ["AT_ONCE", "a_few_at_a_time"]
-
 Q = TypeVar("Q")
 A = TypeVar("A")
 

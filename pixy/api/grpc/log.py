@@ -39,8 +39,6 @@ from pixy.rpc import (
     serialize_with,
 )
 
-__all__ = ["LogService"]
-
 _STATES = {
     RangeState.MORE: pb.MORE,
     RangeState.END_OF_RANGE: pb.END_OF_RANGE,

@@ -12,8 +12,6 @@ is not listed as large has `FIELD_BYTES_MAX` bytes at most.
 from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.rpc import LargeFields, Maxima
 
-__all__ = ["LARGE_FIELDS", "REPEATED_MAX"]
-
 _PARTITIONS = 1000
 """Partitions of one write, and topics in it."""
 _ELEMENTS = ELEMENTS_PER_CALL

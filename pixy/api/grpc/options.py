@@ -7,8 +7,6 @@ from pixy.http2 import Options
 from pixy.rpc import GrpcOptions
 from pixy.serving import ServerOptions
 
-__all__ = ["grpc_options", "server_options"]
-
 
 def server_options(config: GrpcConfig, client_share_percent: int) -> ServerOptions:
     """Limits of all connections by a configuration."""

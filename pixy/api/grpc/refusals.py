@@ -6,8 +6,6 @@ from pixy.errors import PixyError, UnknownCluster
 from pixy.proxy import Proxy
 from pixy.rpc import GrpcError
 
-__all__ = ["proxy_of", "translate"]
-
 
 def translate(error: Exception) -> GrpcError | None:
     """See `Translate`: the status is an attribute of each error class."""

@@ -17,8 +17,6 @@ from pixy.consume import ConsumeRequest
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.records import Header
 
-__all__ = ["ConsumeOfCluster", "ConsumeRequestParser", "ProduceRequest", "ProduceRequestParser"]
-
 ProduceRequest = tuple[str, str, bytes | None, bytes | None, Sequence[Header], bool]
 """Cluster; and topic, key, value, headers and `sync` as in `Proxy.produce`."""
 

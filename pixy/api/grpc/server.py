@@ -18,8 +18,6 @@ from pixy.proxy import Proxy
 from pixy.rpc import HEALTH, GrpcFactory, Health, Method, Reflection
 from pixy.serving import ChoosableFactory, ProtocolChoice, ProtocolFactory, Server
 
-__all__ = ["GrpcServer"]
-
 _MODES = {"user": 0o600, "group": 0o660, "all": 0o777}
 """Modes of the file of `unix_addr`, by `unix_access`."""
 

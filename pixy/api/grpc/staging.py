@@ -9,8 +9,6 @@ from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import PartitionBatches, Proxy, TopicVersion
 from pixy.rpc import Handler, Parted, UnaryCall
 
-__all__ = ["StagingMethods", "partition_batches", "topic_versions"]
-
 
 async def partition_batches(
     partitions: Iterable[pb.PartitionBatches], batches: Iterable[bytes | memoryview]

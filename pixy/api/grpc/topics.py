@@ -19,8 +19,6 @@ from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall, join_in_steps
 
-__all__ = ["TopicsService"]
-
 log = structlog.get_logger(__name__)
 
 V = TypeVar("V", str, str | None)

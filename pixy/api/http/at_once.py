@@ -11,8 +11,6 @@ from pixy.aio.address_quota import AddressSemaphore
 from pixy.client_address import client_address
 from pixy.web import Answer, Exchange
 
-__all__ = ["a_few_at_a_time"]
-
 _AT_ONCE = 32
 
 AnswerRoutine = Callable[[Exchange], Coroutine[None, None, Answer | None]]

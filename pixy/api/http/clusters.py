@@ -6,8 +6,6 @@ from pixy.errors import UnknownCluster
 from pixy.proxy import Proxy
 from pixy.web import Exchange
 
-__all__ = ["proxy_of"]
-
 
 def proxy_of(proxies: Mapping[str, Proxy], exchange: Exchange) -> Proxy:
     """The proxy of the cluster in the path of a request.

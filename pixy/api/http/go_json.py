@@ -14,8 +14,6 @@ import re
 from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring
 
-__all__ = ["array", "error_body", "go_object", "numbers", "quote"]
-
 _ESCAPED = re.compile("\\\\.|[<>&\u2028\u2029\ud800-\udfff]")
 _SHORT = {"\\b": "\\u0008", "\\f": "\\u000c"}
 _INDENT = "  "

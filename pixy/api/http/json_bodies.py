@@ -9,8 +9,6 @@ import re
 
 from pixy.web import HttpError
 
-__all__ = ["TEXT", "check_json"]
-
 _SMALL_BYTES = 16 << 10
 _BESIDE_BYTES_MAX = 256 << 10
 _TEXTS_MAX = 50_000

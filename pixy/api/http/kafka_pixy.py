@@ -38,8 +38,6 @@ from pixy.proxy import PartitionOffsets, Proxy
 from pixy.records import Header
 from pixy.web import JSON, TEXT, Answer, AnswerHead, Exchange, HttpError, Route, Style, status_of
 
-__all__ = ["KafkaPixyRoutes"]
-
 _MIB = 1 << 20
 _JSON_TYPE = re.compile(rb"application/(?:.*\+)?json(?:;.*)?")
 _BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")

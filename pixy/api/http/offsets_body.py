@@ -13,8 +13,6 @@ from pixy.backend import OffsetCommit
 from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.web import HttpError
 
-__all__ = ["read_offsets"]
-
 _FIELDS = {"partition": ("int32", 31), "offset": ("int64", 63), "metadata": ("string", 0)}
 _NAMES = {str: "string", bool: "bool", list: "array", dict: "object"}
 _TEXT = re.compile(TEXT, re.DOTALL)

@@ -8,8 +8,6 @@ import re
 from pixy.api.http.go_json import quote
 from pixy.web import Exchange, Form, HttpError, parse_form
 
-__all__ = ["FORM", "ack_of", "group_of", "parameters_of"]
-
 FORM = b"application/x-www-form-urlencoded"
 _NUMBER = re.compile(rb"[+-]?[0-9]+")
 _Ack = tuple[int, int]

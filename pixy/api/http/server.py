@@ -19,8 +19,6 @@ from pixy.proxy import Proxy
 from pixy.serving import Server
 from pixy.web import Router, WebFactory, WebOptions
 
-__all__ = ["HttpServer", "web_options"]
-
 log = structlog.get_logger(__name__)
 
 _IDLE_S = 120.0

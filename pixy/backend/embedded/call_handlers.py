@@ -29,8 +29,6 @@ from pixy.proto.node_calls_pb2 import (
     TimestampResponse,
 )
 
-__all__ = ["CallHandlers"]
-
 
 class CallHandlers:
     """Handlers of one node.

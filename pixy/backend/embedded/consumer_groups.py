@@ -11,7 +11,7 @@ from itertools import chain
 from pixy.aio.steps import in_steps
 from pixy.backend.embedded.local_members import LocalMembers
 from pixy.backend.embedded.partition_router import CONFIRM_S
-from pixy.backend.protocol import OffsetCommit, Owner, VisitPosition
+from pixy.backend.protocol import Owner, VisitPosition
 from pixy.cluster import (
     GroupsChanged,
     GroupsState,
@@ -24,9 +24,7 @@ from pixy.cluster import (
 )
 from pixy.errors import OwnedElsewhere, OwnerUndecided
 from pixy.proto.state_pb2 import CommitOffsets, GroupsCommand
-from pixy.records import TopicPartition
-
-__all__ = ["ConsumerGroups"]
+from pixy.records import OffsetCommit, TopicPartition
 
 _GROUPS_PER_ITERATION = 200
 _FEW = 16

@@ -60,8 +60,6 @@ from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
 
-__all__ = ["EmbeddedBackend"]
-
 _TOPICS_ASKED = 100
 """Topics that are asked about at a time: each may have 10 000 partitions."""
 _PARTITIONS_PER_ITERATION = 200

@@ -20,8 +20,6 @@ from pixy.backend.protocol import Lease
 from pixy.cluster import LEASE_S, Node, StateReplica
 from pixy.errors import PixyError
 
-__all__ = ["GroupLeases"]
-
 _RENEW_S = 0.8
 """Interval of confirmations."""
 _BEHIND_S = 3.0

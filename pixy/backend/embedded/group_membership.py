@@ -41,8 +41,6 @@ from pixy.cluster import (
 from pixy.errors import PixyError, Unavailable
 from pixy.proto import state_pb2 as pb
 
-__all__ = ["GroupMembership", "MemberCallbacks", "MemberEnvironment"]
-
 log = structlog.get_logger(__name__)
 
 REMOVED = "this node was removed from the cluster"

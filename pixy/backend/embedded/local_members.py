@@ -20,8 +20,6 @@ from pixy.cluster import MemberId, Node, Process, StateReplica
 from pixy.errors import PixyError
 from pixy.proto import state_pb2 as pb
 
-__all__ = ["LocalMembers"]
-
 log = structlog.get_logger(__name__)
 
 _COST_PER_ITERATION = 500

@@ -20,8 +20,6 @@ from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, U
 from pixy.records import OffsetRange
 from pixy.storage import PartitionLog
 
-__all__ = ["LocalPartitions", "fault_of"]
-
 T = TypeVar("T")
 
 _PARTITIONS_PER_ITERATION = 200

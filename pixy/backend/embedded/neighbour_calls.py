@@ -11,8 +11,6 @@ from collections import Counter
 from pixy.cluster import PeerMethod, ReplicaCalls
 from pixy.errors import Unavailable
 
-__all__ = ["NeighbourCalls"]
-
 _SHARES = {
     PeerMethod.CONSUME: (3072, "calls of consumer groups"),
     PeerMethod.OFFSETS: (512, "calls for offsets of partitions"),

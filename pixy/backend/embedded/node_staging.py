@@ -6,15 +6,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from pixy.backend.embedded.partition_router import PartitionRouter
-from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.cluster import Node, PeerMethod, Topic, staged_error
 from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import StagedRequest, StagedResponse
 from pixy.proto.state_pb2 import PublishStages
-from pixy.staging import NO_CLIENT, PieceBatches, StageCall, StageClient, StageName
-
-__all__ = ["NodeStaging"]
+from pixy.staging import (
+    NO_CLIENT,
+    PieceBatches,
+    Published,
+    StageCall,
+    StageClient,
+    StagedBatches,
+    StageName,
+    StageSeal,
+)
 
 _ASK_S = 5.0
 _SINKS_BYTES_MAX = 4 << 20

@@ -12,8 +12,6 @@ from pixy.aio.futures import failure_of
 from pixy.cluster import Node
 from pixy.errors import Unavailable
 
-__all__ = ["NodeStart"]
-
 
 class NodeStart:
     """Start of one node.

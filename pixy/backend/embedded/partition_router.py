@@ -11,8 +11,6 @@ from pixy.cluster import Node, PartitionReplica, RemotePartition, Topic
 from pixy.errors import UnknownPartition, UnknownTopic
 from pixy.records import TopicPartition
 
-__all__ = ["CONFIRM_S", "PartitionRoute", "PartitionRouter"]
-
 CONFIRM_S = 5.0
 """Seconds that a linearizable read may take: longer than a change of leaders."""
 

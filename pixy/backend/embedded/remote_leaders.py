@@ -15,8 +15,6 @@ from pixy.errors import PixyError
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import LeadersRequest, LeadersResponse
 
-__all__ = ["OutOfSync", "RemoteLeaders"]
-
 _ASK_S = 2.0
 _PAUSE_S = 1.0
 """Least seconds between two rounds of questions about a topic that nobody waits for."""

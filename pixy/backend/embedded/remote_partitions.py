@@ -31,8 +31,6 @@ from pixy.proto.node_calls_pb2 import (
 from pixy.records import OffsetRange
 from pixy.storage import EntryType
 
-__all__ = ["FETCH_BYTES_MAX", "RemotePartitions"]
-
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer of a fetch, except for a larger first batch."""
 

@@ -24,8 +24,6 @@ from pixy.backend.protocol import PartitionDescription, TopicDescription
 from pixy.cluster import PARTITIONS_MAX, Node, PartitionReplica, Topic
 from pixy.multiraft import replicas_in_sync
 
-__all__ = ["TopicDescriptions"]
-
 _DESCRIBED_PER_ITERATION = 1000
 _NO_LEADER = -1
 _NOBODY: frozenset[int] = frozenset()

@@ -6,8 +6,6 @@ from pixy.backend.embedded.local_members import LocalMembers
 from pixy.backend.embedded.topic_descriptions import TopicDescriptions
 from pixy.cluster import NodeObserver
 
-__all__ = ["TopicObserver"]
-
 
 class TopicObserver(NodeObserver):
     """Observer of one node.

@@ -34,19 +34,16 @@ from pixy.backend.protocol import (
     NO_MARKS,
     AppendDone,
     Assignment,
-    ClusterStatus,
     ConsumerMembership,
     FetchResult,
-    OffsetCommit,
-    OffsetRange,
     OffsetsChanged,
     Owner,
     Revocation,
     TopicDescription,
-    TopicPartition,
     VisitPosition,
 )
 from pixy.backend.timestamps import first_since
+from pixy.cluster import ClusterStatus
 from pixy.errors import (
     FailedPrecondition,
     OffsetOutOfRange,
@@ -58,8 +55,7 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.faults import OnFault, report_to_loop
-
-__all__ = ["KafkaBackend"]
+from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 
 _SEARCH_BYTES = 1 << 20
 

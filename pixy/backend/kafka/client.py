@@ -42,8 +42,6 @@ from pixy.kafka_protocol import VersionMismatch
 from pixy.kafka_protocol.messages import METADATA
 from pixy.records import TopicPartition
 
-__all__ = ["COMMITS", "CONTROL", "Dial", "KafkaClient", "short_attempts"]
-
 _log = structlog.get_logger(__name__)
 
 CONTROL = "control"

@@ -15,8 +15,6 @@ from pixy.backend.kafka.errors import BrokerFault, error_for_code
 from pixy.errors import PixyError, Unavailable
 from pixy.kafka_protocol.group_messages import FIND_COORDINATOR, GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 
-__all__ = ["PATIENCE_S", "Coordinators", "may_pass"]
-
 _MOVED = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR"""
 

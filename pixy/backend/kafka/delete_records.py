@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from pixy.backend.kafka.client import KafkaClient, short_attempts
 from pixy.backend.kafka.errors import error_for_code, is_retriable, is_stale
 from pixy.backend.kafka.list_offsets import list_ranges
-from pixy.backend.protocol import TopicPartition
 from pixy.errors import OffsetOutOfRange, PixyError, Unavailable
 from pixy.kafka_protocol.messages import DELETE_RECORDS
-
-__all__ = ["delete_records"]
+from pixy.records import TopicPartition
 
 _TIMEOUT_MS = 10_000
 _CHANGE_S = 15.0

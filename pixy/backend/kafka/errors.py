@@ -24,8 +24,6 @@ from pixy.errors import (
     UnknownPartition,
 )
 
-__all__ = ["BrokerFault", "code_name", "error_for_code", "is_retriable", "is_stale"]
-
 UNKNOWN_SERVER_ERROR = -1
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2

@@ -32,20 +32,19 @@ from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import OFFSET_OUT_OF_RANGE, code_name, error_for_code, is_retriable, is_stale
 from pixy.backend.kafka.legacy_messages import MAGIC_AT, LegacyMessage, pack_messages, read_messages
 from pixy.backend.kafka.options import KafkaOptions
-from pixy.backend.protocol import FetchResult, TopicPartition
+from pixy.backend.protocol import FetchResult
 from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import OnFault, internal_error
 from pixy.kafka_protocol.messages import FETCH, READ_COMMITTED
 from pixy.records import (
     LENGTH_PREFIX_BYTES,
     MAGIC,
+    TopicPartition,
     batch_bytes,
     check_batch,
     read_control_record,
     read_header,
 )
-
-__all__ = ["FetchedBatches", "KafkaFetcher", "OutOfRange", "read_batches"]
 
 _CONNECTIONS = 4
 _ANSWER_S = 5.0

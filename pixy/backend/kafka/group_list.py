@@ -26,8 +26,6 @@ from pixy.kafka_protocol.group_messages import (
 )
 from pixy.records import TopicPartition
 
-__all__ = ["DescribedMember", "GroupList"]
-
 _GROUP_ID_NOT_FOUND = 69
 _GROUPS_PER_REQUEST = 100
 _NO_MEMBERS_YET = ""

@@ -55,8 +55,6 @@ from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription,
 from pixy.kafka_protocol.group_messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from pixy.records import TopicPartition
 
-__all__ = ["GroupEnvironment", "Groups", "KafkaMembership"]
-
 _log = structlog.get_logger(__name__)
 
 _HEARTBEAT_S = 1.0

@@ -29,8 +29,6 @@ from typing import NamedTuple
 from pixy.errors import CorruptData
 from pixy.records import build_batch, decompress_records, patch_batch
 
-__all__ = ["MAGIC_AT", "LegacyMessage", "pack_messages", "read_messages"]
-
 MAGIC_AT = 16
 """Index of the magic byte, in these formats and in record batches."""
 

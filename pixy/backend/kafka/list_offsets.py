@@ -11,11 +11,9 @@ from typing import Any
 
 from pixy.backend.kafka.client import KafkaClient, short_attempts
 from pixy.backend.kafka.errors import error_for_code, is_retriable, is_stale
-from pixy.backend.protocol import OffsetRange, TopicPartition
 from pixy.errors import PixyError, Unavailable, UnknownPartition, UnknownTopic
 from pixy.kafka_protocol.messages import LIST_OFFSETS, READ_COMMITTED
-
-__all__ = ["list_offset", "list_ranges"]
+from pixy.records import OffsetRange, TopicPartition
 
 _ANSWER_S = 3.0
 _CONSUMER = -1

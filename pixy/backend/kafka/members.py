@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pixy.kafka_protocol.assignors import assign_round_robin, assign_topic_ranges
 from pixy.kafka_protocol.consumer import encode_assignment
 
-__all__ = ["PROTOCOLS", "PROTOCOL_TYPE", "Partitions", "assign"]
-
 PROTOCOL_TYPE = "consumer"
 
 Partitions = Mapping[str, tuple[int, ...]]

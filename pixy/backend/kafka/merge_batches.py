@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pixy.errors import CorruptData
 from pixy.records import HEADER_BYTES, NewRecordFields, build_batch, read_header, unpack_records
 
-__all__ = ["merge_batches"]
-
 _CODECS = range(5)
 _GROWTH_BYTES = 16
 """Bytes that a record takes more in another batch: its length, timestamp and offset, at most."""

@@ -39,8 +39,6 @@ from typing import Any, NamedTuple
 
 from pixy.backend.protocol import PartitionDescription, TopicDescription
 
-__all__ = ["Broker", "Metadata"]
-
 _NO_ERROR = 0
 _UNKNOWN_TOPIC = 3
 _DOUBTED_S = 30.0

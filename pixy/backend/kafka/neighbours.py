@@ -20,8 +20,6 @@ from pixy.peers import Address, Claim, Hello, PeerChannel, PeerHooks, join_hash
 from pixy.proto.consumer_calls_pb2 import OwnedPartitions
 from pixy.records import TopicPartition
 
-__all__ = ["NeighbourOptions", "Neighbours", "OpenChannel"]
-
 OpenChannel = Callable[[str, PeerHooks], PeerChannel]
 """Opens the connections to the pixies of one entry under `proxies`."""
 

@@ -46,8 +46,6 @@ from pixy.errors import OwnedElsewhere, OwnerUndecided, PixyError, Unavailable, 
 from pixy.kafka_protocol.group_messages import OFFSET_COMMIT, OFFSET_FETCH
 from pixy.records import OffsetCommit, TopicPartition
 
-__all__ = ["GroupOffsets"]
-
 _log = structlog.get_logger(__name__)
 
 _METADATA_TOO_LARGE = 12

@@ -12,8 +12,6 @@ from aiokafka.abc import AbstractTokenProvider
 from pixy.config import KafkaConfig, ProxyConfig
 from pixy.errors import ConfigError
 
-__all__ = ["KafkaOptions", "Security", "TokenFile"]
-
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types
     """An OAUTHBEARER token in a file, read for every connection; an external agent renews it.

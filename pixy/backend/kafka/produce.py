@@ -68,14 +68,12 @@ from pixy.backend.kafka.errors import (
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, ProducerId
 from pixy.backend.kafka.topic_limits import TopicLimits
-from pixy.backend.protocol import BATCH_MEMORY_BYTES, AppendDone, DivisibleDone, TopicPartition
+from pixy.backend.protocol import BATCH_MEMORY_BYTES, AppendDone, DivisibleDone
 from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import internal_error
 from pixy.kafka_protocol.messages import PRODUCE
 from pixy.kafka_protocol.transaction_messages import INIT_PRODUCER_ID
-from pixy.records import patch_producer
-
-__all__ = ["Producer", "ProducerId", "TransactionalId"]
+from pixy.records import TopicPartition, patch_producer
 
 _log = structlog.get_logger(__name__)
 

@@ -11,9 +11,8 @@ from math import inf
 from typing import NamedTuple
 
 from pixy.aio.retries import Backoff
-from pixy.backend.protocol import BATCH_MEMORY_BYTES, AppendDone, TopicPartition
-
-__all__ = ["PendingBatch", "ProduceQueue", "ProducerId"]
+from pixy.backend.protocol import BATCH_MEMORY_BYTES, AppendDone
+from pixy.records import TopicPartition
 
 
 class ProducerId(NamedTuple):

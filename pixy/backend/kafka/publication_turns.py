@@ -20,8 +20,6 @@ from pixy.client_address import share_of
 from pixy.errors import Unavailable
 from pixy.staging import PUBLICATIONS_MAX
 
-__all__ = ["PublicationTurns"]
-
 _PREPARED_AT_ONCE = 8
 """Half of the short requests that a broker has at a time: see `client`."""
 _SENDING_AT_ONCE = 4

@@ -21,8 +21,6 @@ from pixy.errors import DeadlineExceeded, PixyError, StorageFault, Unavailable
 from pixy.records import TopicPartition, patch_batch
 from pixy.storage import Disk, StagedPart, Worker, run_on
 
-__all__ = ["STAGES_WINDOW_BYTES", "StageSender"]
-
 STAGES_WINDOW_BYTES = 8 << 20
 """Bytes of batches in flight, per publication."""
 

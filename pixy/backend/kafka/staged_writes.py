@@ -44,7 +44,6 @@ from pixy.backend.kafka.publication_turns import PublicationTurns
 from pixy.backend.kafka.send_stages import STAGES_WINDOW_BYTES, StageSender
 from pixy.backend.kafka.topic_limits import ask_batch_bytes
 from pixy.backend.kafka.transactions import SinkTransactions, Unsettled
-from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.clock import Clock
 from pixy.config import StagingConfig
 from pixy.errors import (
@@ -63,13 +62,16 @@ from pixy.staging import (
     NO_CLIENT,
     NotNew,
     PieceBatches,
+    Published,
     Sink,
     Stage,
     StageCall,
     StageClient,
+    StagedBatches,
     StageExpiry,
     StageName,
     Stages,
+    StageSeal,
     judge_epoch,
     merged_parts,
     read_marks,
@@ -78,8 +80,6 @@ from pixy.staging import (
     write_mark,
 )
 from pixy.storage import Disk, File, MakeWorker, Worker, run_on
-
-__all__ = ["KafkaStagedWrites", "StagingPlace"]
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,6 @@ from pixy.backend.kafka.client import KafkaClient
 from pixy.errors import PixyError
 from pixy.kafka_protocol.messages import DESCRIBE_CONFIGS, TOPIC_RESOURCE
 
-__all__ = ["TopicLimits", "ask_batch_bytes"]
-
 _BELIEVED_S = 5.0
 _ASK_S = 3.0
 _OPTION = "max.message.bytes"

@@ -38,8 +38,6 @@ from pixy.kafka_protocol.messages import (
 )
 from pixy.records import check_topic_name
 
-__all__ = ["Topics"]
-
 _PARTITIONS_MAX = 10_000
 _TIMEOUT_MS = 10_000
 _CHANGE_S = 15.0

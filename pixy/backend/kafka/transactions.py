@@ -38,7 +38,8 @@ from pixy.backend.kafka.errors import (
     UNSTABLE_OFFSET_COMMIT,
     error_for_code,
 )
-from pixy.backend.kafka.produce import ProducerId, TransactionalId
+from pixy.backend.kafka.produce import TransactionalId
+from pixy.backend.kafka.produce_queue import ProducerId
 from pixy.errors import Unavailable
 from pixy.kafka_protocol.group_messages import OFFSET_FETCH, TRANSACTION_COORDINATOR
 from pixy.kafka_protocol.transaction_messages import (
@@ -50,8 +51,6 @@ from pixy.kafka_protocol.transaction_messages import (
 )
 from pixy.records import TopicPartition
 from pixy.staging import Sink
-
-__all__ = ["SINK_PREFIX", "SinkTransactions", "Unsettled"]
 
 SINK_PREFIX = "pixy-sink-"
 """Prefix of the transactional ids of sinks, and of the groups that hold their epochs."""

@@ -21,8 +21,6 @@ from pixy.cluster.state import GroupsChanged, GroupsState, Membership, Owners, P
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import ExpelProcess, GroupsCommand, SetTargets
 
-__all__ = ["GroupCoordinator"]
-
 log = structlog.get_logger(__name__)
 
 Propose = Callable[[StateReplica, bytes, Callable[[Any], None]], None]

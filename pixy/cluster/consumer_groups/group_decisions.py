@@ -17,8 +17,6 @@ from collections.abc import Generator, Mapping
 from pixy.cluster.consumer_groups.sticky_assignor import AssignableTopic, assign
 from pixy.cluster.state import MemberId, Membership, NodeInfo, Owners, Process, Topic
 
-__all__ = ["needed_target", "why_ended"]
-
 
 def needed_target(
     membership: Membership, topics: Mapping[str, Topic]

@@ -18,8 +18,6 @@ by themselves when their partitions go to others.
 
 from collections.abc import Mapping
 
-__all__ = ["LEASE_S", "SESSION_S", "Sessions"]
-
 SESSION_S = 3.0
 LEASE_S = 2.5
 BEAT_S = 0.5

@@ -23,8 +23,6 @@ from typing import NamedTuple
 
 from pixy.cluster.state import MemberId, Owners
 
-__all__ = ["AssignableTopic", "assign"]
-
 _FAR = 2
 _UNEVEN = 2
 """Difference of two members that a move makes smaller."""

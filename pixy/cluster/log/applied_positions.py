@@ -11,8 +11,6 @@ from pixy.multiraft import RaftGroup
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
 from pixy.storage import Journal, PartitionLog, RecordKind, SyncedLog, UnitRecord
 
-__all__ = ["AppliedPositionWriter", "positions_record"]
-
 
 class AppliedPositionWriter:
     """Writes applied positions to the journal, and then lets go the segments below them.

@@ -15,8 +15,6 @@ from pixy.errors import CorruptData, PixyError
 from pixy.multiraft import DedupTable, split_checkpoint, why_no_configuration
 from pixy.proto.state_pb2 import GroupStateRecord
 
-__all__ = ["restore_state", "restored_state"]
-
 
 def restore_state(
     name: str, machine: StateMachine, records: Iterable[tuple[bytes, bytes]]

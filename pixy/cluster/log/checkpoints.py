@@ -31,8 +31,6 @@ from pixy.multiraft import RaftGroup
 from pixy.raft import Snapshot
 from pixy.storage import CheckpointId, Worker, is_disk_full
 
-__all__ = ["Checkpoints"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from pixy.peers import Address, join_hash
 
-__all__ = ["ClusterOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:

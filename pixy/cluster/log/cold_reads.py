@@ -28,8 +28,6 @@ from typing import TypeVar
 
 from pixy.storage import Disk, Worker, run_on
 
-__all__ = ["ColdReads"]
-
 T = TypeVar("T")
 
 _CREDIT_S = 0.01

@@ -23,8 +23,6 @@ import structlog
 from pixy.errors import Unavailable
 from pixy.storage import Disk, Worker, is_disk_full
 
-__all__ = ["Reserve"]
-
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)

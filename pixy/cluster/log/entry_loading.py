@@ -19,8 +19,6 @@ from pixy.storage import (
     parts_with,
 )
 
-__all__ = ["EntryLoading"]
-
 log = structlog.get_logger(__name__)
 
 Loaded = Callable[[RaftGroup, list[Entry] | None], None]

@@ -7,8 +7,6 @@ with recognizes an older self: a directory that was put back from a backup, or c
 
 from pixy.storage import Journal, RecordKind
 
-__all__ = ["Incarnation"]
-
 
 class Incarnation:
     """The incarnation of this start.

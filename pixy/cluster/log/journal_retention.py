@@ -33,8 +33,6 @@ from pixy.multiraft import RaftGroup, carry_over
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import Journal, JournalFile
 
-__all__ = ["JournalRetention", "RetentionDependencies"]
-
 _FILES_BEFORE_CHECKPOINT = 4
 _GROUPS_PER_ITERATION = 200
 _FULL_DISK_RETRY_S = 5.0

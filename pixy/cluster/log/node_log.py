@@ -59,8 +59,6 @@ from pixy.storage import (
     Worker,
 )
 
-__all__ = ["LogCounters", "LogHooks", "LogPeers", "NodeLog"]
-
 _NO_LIMIT = 1 << 62
 
 

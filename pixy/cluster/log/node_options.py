@@ -8,8 +8,6 @@ from pixy.cluster.log.cluster_options import ClusterOptions
 from pixy.config import JournalConfig, LimitsConfig, StagingConfig, StorageConfig
 from pixy.storage import MakeWorker, WriterPace
 
-__all__ = ["NodeObserver", "NodeOptions", "unsynced_logs_max"]
-
 _UNSYNCED_LOGS_MAX = 2000
 _OPEN_FILES_SHARE = 4
 

@@ -18,8 +18,6 @@ partition matters to nobody. Writing that waits for room on the disk is a state 
 
 from enum import IntEnum
 
-__all__ = ["PartitionCondition"]
-
 
 class PartitionCondition(IntEnum):
     """The condition of a partition, ascending by damage; see the table of the module."""

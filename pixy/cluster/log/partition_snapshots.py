@@ -40,18 +40,6 @@ from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Snapshot
 from pixy.storage import UnitRecord
 
-__all__ = [
-    "Takeovers",
-    "copied_position",
-    "describe",
-    "descriptor_of",
-    "has_records",
-    "is_written",
-    "position_of",
-    "position_records",
-    "take_over",
-]
-
 log = structlog.get_logger(__name__)
 
 _OFFSET_MAX = 2**63 - 1

@@ -12,8 +12,6 @@ from pixy.clock import Clock
 from pixy.cluster.log.peer_starts import PeerStarts, StartClaim
 from pixy.storage import Journal, RecordKind, UnitRecord
 
-__all__ = ["PeerStartRecord"]
-
 _PAUSE_S = 1.0
 """Least time between two records that only have higher flush numbers."""
 

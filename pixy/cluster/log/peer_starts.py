@@ -20,8 +20,6 @@ from typing import NamedTuple
 from pixy.entry_ids import FLUSH_MAX, INCARNATION_JUMP_MAX, INCARNATION_MAX, NODE_ID_MAX
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 
-__all__ = ["PeerStart", "PeerStarts", "StartClaim", "lacks"]
-
 _FLUSH_JUMP_MAX = 2**44
 """Most flushes of a node that a peer can miss: half a century of ten thousand a second."""
 

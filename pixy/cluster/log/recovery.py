@@ -19,17 +19,6 @@ from pixy.storage import (
     write_identity,
 )
 
-__all__ = [
-    "DataDirectory",
-    "EnteredDirectory",
-    "RecoveredNode",
-    "cluster_id_of",
-    "enter_directory",
-    "read_directory",
-    "recover_node",
-]
-
-
 _BEHIND_THE_JOURNAL = ("topics", "state", "staging", "pieces")
 """Directories of which the journal says what they mean."""
 

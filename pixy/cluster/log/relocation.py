@@ -29,8 +29,6 @@ from pixy.storage import (
     Worker,
 )
 
-__all__ = ["Relocation", "is_stuck"]
-
 _ENTRIES_PER_ITERATION = 200
 
 

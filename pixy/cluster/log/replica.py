@@ -19,8 +19,6 @@ from pixy.raft import Entry, Snapshot
 from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog, why_undecodable
 
-__all__ = ["Mark", "PartitionReplica", "Replica", "RestoredState", "StateMachine", "StateReplica"]
-
 _RECORD_BATCH = EntryType.RECORD_BATCH
 _RECORD_BATCHES = EntryType.RECORD_BATCHES
 

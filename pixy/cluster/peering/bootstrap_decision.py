@@ -25,8 +25,6 @@ import structlog
 from pixy.errors import PixyError
 from pixy.peers import Address, Hello
 
-__all__ = ["Formation", "Found", "Join", "Wait", "decide"]
-
 log = structlog.get_logger(__name__)
 
 _ASK_TIMEOUT_S = 2.0

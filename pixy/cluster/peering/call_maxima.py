@@ -14,8 +14,6 @@ from pixy.cluster.state import CALL_PIECES_MAX, ElementMaxima
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from pixy.proto.node_calls_pb2 import LeadersRequest, OffsetsRequest, PutPiecesRequest
 
-__all__ = ["ELEMENTS_MAX", "REQUESTS", "why_too_large"]
-
 _PARTITIONS = 20_000
 _ACKS = 1000
 """Acks of one partition that a node passes on in a call: it has half as many."""

@@ -50,8 +50,6 @@ from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
 from pixy.raft import MalformedMessage, Message
 from pixy.raft.sizes import payload_size
 
-__all__ = ["ClusterNodes", "PeerNode"]
-
 log = structlog.get_logger(__name__)
 
 _FRAME_BYTES = 4 << 20

@@ -28,8 +28,6 @@ from pixy.peers import Address, Hello, PeerChannel
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
 from pixy.proto.state_pb2 import NodeIdentity
 
-__all__ = ["ClusterSearch"]
-
 log = structlog.get_logger(__name__)
 
 _JOIN_TIMEOUT_S = 10.0

@@ -33,8 +33,6 @@ from pixy.proto.node_calls_pb2 import IsMemberRequest, IsMemberResponse
 from pixy.raft import NONE
 from pixy.raft.quorum import is_majority
 
-__all__ = ["Departures"]
-
 log = structlog.get_logger(__name__)
 
 _ASK_S = 2.0

@@ -16,8 +16,6 @@ from pixy.aio.steps import run_in_steps
 from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import NONE, RandomSource, StateType
 
-__all__ = ["Failover"]
-
 _GROUPS_PER_STEP = 50
 _RETRIES_S = (0.03, 0.08, 0.15, 0.3, 0.5)
 """Waits before the next attempts of a node."""

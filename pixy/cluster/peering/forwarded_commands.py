@@ -57,8 +57,6 @@ from pixy.proto.state_pb2 import (
     SinksCommand,
 )
 
-__all__ = ["ForwardedCommands"]
-
 _KEPT_MAX = 4
 _TIME_OFF_MS = 60_000
 """A time of another node that is further from this node's is replaced by it: what has a time far

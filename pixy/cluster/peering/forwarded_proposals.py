@@ -42,8 +42,6 @@ from pixy.multiraft import WINDOW, DedupVerdict, Driver, Forwarded, RaftGroup, j
 from pixy.records import FORWARDED_LIMITS, CheckEffort, LongCheckError, NewBatch, check_next_batch
 from pixy.storage import EntryType
 
-__all__ = ["ForwardedProposals"]
-
 _COMMAND = EntryType.COMMAND
 
 WAITING_BYTES_MAX = 64 << 20

@@ -22,8 +22,6 @@ from pixy.cluster.state import METADATA_GROUP
 from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import StateType
 
-__all__ = ["LeaderBalancer", "preferred_leader"]
-
 _LOOK_S = 1.0
 _SETTLED_S = 3.0
 """Time that a node must have been connected."""

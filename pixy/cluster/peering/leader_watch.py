@@ -18,8 +18,6 @@ from pixy.cluster.replicas import group_name
 from pixy.multiraft import RaftGroup
 from pixy.raft import NONE, StateType
 
-__all__ = ["LeaderWatch"]
-
 log = structlog.get_logger(__name__)
 
 _NAMED_MAX = 10

@@ -26,8 +26,6 @@ from pixy.errors import FailedPrecondition, PixyError
 from pixy.faults import report_to_loop
 from pixy.proto.node_calls_pb2 import NodesResponse
 
-__all__ = ["NodeLookup"]
-
 log = structlog.get_logger(__name__)
 
 _ASK_S = 2.0

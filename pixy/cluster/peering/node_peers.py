@@ -81,8 +81,6 @@ from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, MalformedMessage, Message, StateType
 from pixy.storage import EntryType
 
-__all__ = ["Handler", "NodePeers", "OpenChannel", "PeerDependencies"]
-
 log = structlog.get_logger(__name__)
 
 OpenChannel = Callable[[str, PeerHooks], PeerChannel]

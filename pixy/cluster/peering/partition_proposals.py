@@ -15,8 +15,6 @@ from pixy.errors import CorruptData, PixyError, Unavailable, UnknownPartition
 from pixy.multiraft import Driver
 from pixy.storage import EntryType
 
-__all__ = ["PartitionProposals"]
-
 
 class PartitionProposals:
     """Proposals of one node.

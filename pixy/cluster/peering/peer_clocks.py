@@ -6,8 +6,6 @@ from contextlib import suppress
 from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.replicas import NodeTime
 
-__all__ = ["PeerClocks"]
-
 _PATIENCE_S = 2.0
 
 

@@ -104,24 +104,6 @@ from pixy.raft.node import is_local_message
 from pixy.raft.wire import decode_snapshot, encode_snapshot
 from pixy.storage import EntryType
 
-__all__ = [
-    "Beat",
-    "MessageKind",
-    "PeerMethod",
-    "RefusedProposal",
-    "decode_beat",
-    "decode_claim",
-    "decode_proposals",
-    "decode_raft",
-    "decode_refusals",
-    "encode_beat",
-    "encode_claim",
-    "encode_proposal",
-    "encode_raft",
-    "encode_refusal",
-    "flush_number_of",
-]
-
 
 class MessageKind(IntEnum):
     """Kinds of messages without an answer."""

@@ -24,8 +24,6 @@ from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.storage import EntryType
 
-__all__ = ["ProposalForwarder"]
-
 _ATTEMPT_S = 5.0
 """Longest wait for an answer: a leader that loses its leadership answers at once."""
 _PAUSE_S = 0.02

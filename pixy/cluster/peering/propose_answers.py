@@ -25,8 +25,6 @@ from pixy.multiraft import DedupVerdict, Driver, Forwarded, LeadershipLost, Raft
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.storage import EntryType
 
-__all__ = ["ProposeAnswers"]
-
 _KINDS = frozenset(
     {EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES, EntryType.STAGED_PIECE, EntryType.COMMAND}
 )

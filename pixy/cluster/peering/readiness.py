@@ -9,8 +9,6 @@ has had none for less than that    what it was: elections take a second or two
 
 from collections.abc import Sequence
 
-__all__ = ["Readiness"]
-
 PATIENCE_S = 3.0
 
 

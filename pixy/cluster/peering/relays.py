@@ -26,8 +26,6 @@ from pixy.peers import FrameDamage, Hello, PeerChannel
 from pixy.proto.node_calls_pb2 import Relayed
 from pixy.raft import MalformedMessage
 
-__all__ = ["RELAYED_CALLS_MAX", "RELAYED_CALLS_OF_NODE", "Relays", "sender_of"]
-
 RELAYED_CALLS_MAX = 2048
 """Calls of others that a node makes at a time on a connection: half of those that it may carry."""
 RELAYED_CALLS_OF_NODE = 512

@@ -20,8 +20,6 @@ from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError, ShuttingDown, Unavailable
 from pixy.records import TopicPartition
 
-__all__ = ["RemotePartition", "ReplicaCalls"]
-
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 0.5
 

@@ -8,8 +8,6 @@ counted the pause would depose a leader that it has heard from.
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["TICK_S", "Ticker"]
-
 TICK_S = 0.1
 _PAUSED_S = 0.5
 _INBOX_TURNS = 3

@@ -25,8 +25,6 @@ from pixy.cluster.state import NODES_MAX
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 from pixy.raft import MalformedMessage
 
-__all__ = ["ToldRefusals", "decode_starts", "encode_starts"]
-
 _TOLD_S = 2.0
 """Time for which a refusal counts that was told: four times the pause to the next."""
 _DOUBT_S = 10.0

@@ -55,17 +55,6 @@ from pixy.raft import (
 from pixy.raft.progress import ProgressState
 from pixy.raft.raft import Raft
 
-__all__ = [
-    "HandOver",
-    "LeaderView",
-    "MemberView",
-    "VoterChanges",
-    "WantedMembers",
-    "leader_view",
-    "partition_members",
-    "state_group_members",
-]
-
 
 class WantedMembers(NamedTuple):
     """Configuration that a group should have.

@@ -26,8 +26,6 @@ from pixy.cluster.state import METADATA_GROUP
 from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import ConfState
 
-__all__ = ["VoterReconciler"]
-
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.2

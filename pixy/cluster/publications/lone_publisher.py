@@ -45,8 +45,6 @@ from pixy.staging import (
     sizes_by_topic,
 )
 
-__all__ = ["LonePublisher", "staged_error"]
-
 log = structlog.get_logger(__name__)
 
 _ONE_TIME_SINK_S = 3600.0

@@ -24,8 +24,6 @@ from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse, PieceBy
 from pixy.raft.quorum import is_majority
 from pixy.staging import NewPiece, PieceKey, Pieces
 
-__all__ = ["LATE_S", "PieceCalls"]
-
 _CALL_BYTES = 16 << 20
 """Bytes from which on a call takes no more pieces."""
 _TIMEOUT_S = 5.0

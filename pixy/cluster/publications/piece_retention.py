@@ -31,8 +31,6 @@ from pixy.records import TopicPartition
 from pixy.staging import Pieces, StageName, Stages
 from pixy.storage import EntryType, StagedPart
 
-__all__ = ["PieceRetention"]
-
 
 class _Published:
     """A stage that was published and is finished, or is gone for an unknown reason.

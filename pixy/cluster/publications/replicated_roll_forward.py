@@ -42,8 +42,6 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.storage import EntryType
 
-__all__ = ["ReplicatedRollForward", "RollForwardDependencies"]
-
 log = structlog.get_logger(__name__)
 
 _ENTRY_S = 10.0

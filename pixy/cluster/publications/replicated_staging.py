@@ -63,8 +63,6 @@ from pixy.staging import (
 )
 from pixy.storage import EntryType
 
-__all__ = ["ReplicatedStaging", "StagingDependencies"]
-
 _ENTRY_S = 10.0
 """Longest wait for an entry of a partition; a change of leaders takes two seconds."""
 _TOUCHES = 8

@@ -48,8 +48,6 @@ from pixy.staging import StageName, Stages
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["Propose", "RollForward", "RollForwardEvent", "RollForwardState", "next_state"]
-
 STAGES_PER_ITERATION = 1000
 """Stages visited in one iteration of the loop: 2 or 3 microseconds each, for each partition of the
 publication.

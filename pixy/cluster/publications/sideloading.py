@@ -45,8 +45,6 @@ from pixy.raft.sizes import payload_size
 from pixy.staging import NewPiece, PieceKey, Pieces
 from pixy.storage import EntryType, why_undecodable
 
-__all__ = ["PieceRef", "Sideloading", "pieces_of"]
-
 log = structlog.get_logger(__name__)
 
 _STAGED_PIECE = EntryType.STAGED_PIECE

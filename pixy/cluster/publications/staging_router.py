@@ -37,8 +37,6 @@ from pixy.records import TopicPartition
 from pixy.staging import NO_CLIENT, PieceBatches, Published, StageCall, StageClient, StageName
 from pixy.storage import EntryType
 
-__all__ = ["StagingNode", "StagingRouter"]
-
 log = structlog.get_logger(__name__)
 
 _CONFIRM_S = 5.0

@@ -17,8 +17,6 @@ from pixy.errors import DeadlineExceeded, MessageTooLarge, PixyError, Unavailabl
 from pixy.multiraft import NEVER, RaftGroup
 from pixy.storage import EntryType
 
-__all__ = ["CommandProposals"]
-
 
 class CommandProposals:
     """Commands of one node.

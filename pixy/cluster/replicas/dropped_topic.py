@@ -12,8 +12,6 @@ from pathlib import Path
 from pixy.cluster.log import PartitionReplica
 from pixy.storage import LogWriter, Removal
 
-__all__ = ["DroppedTopic", "take_some"]
-
 _DROPPED_PER_ITERATION = 100
 """Partitions dropped in one iteration of the event loop, and renamed in one job of the writer."""
 

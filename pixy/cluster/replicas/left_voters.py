@@ -12,8 +12,6 @@ from pixy.multiraft import RaftGroup
 from pixy.raft import ConfState
 from pixy.raft.quorum import is_majority
 
-__all__ = ["why_stuck"]
-
 
 def why_stuck(groups: Iterable[RaftGroup], nodes: Mapping[int, NodeInfo]) -> str:
     """Reason why groups have no leader without nodes that have left, empty if none needs one."""

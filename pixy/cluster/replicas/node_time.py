@@ -30,8 +30,6 @@ import structlog
 
 from pixy.clock import Clock
 
-__all__ = ["CLOCK_OFF_MS", "NodeTime", "OtherClocks", "agreed_time"]
-
 log = structlog.get_logger(__name__)
 
 CLOCK_OFF_MS = 60_000

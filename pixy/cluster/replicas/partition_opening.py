@@ -18,8 +18,6 @@ from pixy.aio.futures import resolve
 from pixy.multiraft import RaftGroup
 from pixy.raft import NONE
 
-__all__ = ["PartitionOpening"]
-
 _STEP_S = 0.02
 _PAUSE_PER_DELAY = 4
 _ELECTIONS_PER_STEP = 2

@@ -22,8 +22,6 @@ from pixy.storage import (
     why_undecodable,
 )
 
-__all__ = ["PartitionRecovery"]
-
 
 class PartitionRecovery:
     """A partition at a start.

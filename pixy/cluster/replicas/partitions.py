@@ -90,8 +90,6 @@ from pixy.storage import (
     why_undecodable,
 )
 
-__all__ = ["Partitions"]
-
 log = structlog.get_logger(__name__)
 
 _UNWRITABLE = PartitionCondition.UNWRITABLE

@@ -12,8 +12,6 @@ from pixy.cluster.state import Topic
 from pixy.multiraft import RaftGroup
 from pixy.records import TopicPartition
 
-__all__ = ["PartitionsByRaftGroup", "group_name"]
-
 
 def group_name(group: RaftGroup) -> str:
     """Name of a raft group, for people."""

@@ -24,8 +24,6 @@ from pixy.cluster.state import GroupsState
 from pixy.config import StorageConfig
 from pixy.proto.state_pb2 import ExpireGroups, GroupsCommand, PartitionCommand, SetLogBeginOffset, TouchGroups
 
-__all__ = ["Retention"]
-
 log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_ITERATION = 200

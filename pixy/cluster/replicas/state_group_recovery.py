@@ -10,8 +10,6 @@ from pixy.proto.state_pb2 import HardState
 from pixy.raft import Snapshot
 from pixy.storage import CheckpointId, CheckpointStore, LogReset, run_on
 
-__all__ = ["check_journal_reaches", "check_reset", "recover_state_group"]
-
 
 def check_journal_reaches(name: str, checkpoint: LogPosition, end: int, term: int) -> None:
     """Check that the journal has the last entry of a checkpoint.

@@ -27,8 +27,6 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.multiraft import ADVICE, Apply, RaftGroup, found_state, why_never_a_member
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, HardState
 
-__all__ = ["GROUPS_COUNT", "StateGroups"]
-
 GROUPS_COUNT = 8
 """Number of groups `groups-n` of a new cluster."""
 

@@ -63,8 +63,6 @@ from pixy.proto.state_pb2 import PartitionDescriptor
 from pixy.raft import Message, Snapshot
 from pixy.storage import run_on
 
-__all__ = ["CopyCall", "CopyFetching", "CopyFetchingOptions", "CopyMethod"]
-
 log = structlog.get_logger(__name__)
 
 _SUPERBLOCK_BYTES_MAX = 4 << 20

@@ -28,8 +28,6 @@ from pixy.proto.copies_pb2 import (
 from pixy.records import crc32c
 from pixy.storage import PartitionLog, run_on
 
-__all__ = ["CopyServing", "CopyServingOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class CopyServingOptions:

@@ -54,21 +54,6 @@ from pixy.cluster.snapshots.fetch_snapshot_codec import (
 )
 from pixy.storage import CheckpointId
 
-__all__ = [
-    "Again",
-    "Append",
-    "FetchSnapshotError",
-    "GiveUp",
-    "GroupFacts",
-    "Outcome",
-    "Restart",
-    "ServerFacts",
-    "Slice",
-    "SnapshotDownload",
-    "cut_slice",
-    "find_checkpoint",
-]
-
 
 class FetchSnapshotError(IntEnum):
     """Kafka's error codes in answers to FetchSnapshot."""

@@ -21,18 +21,6 @@ from pixy.kafka_protocol.snapshot_messages import (
 )
 from pixy.storage import CheckpointId
 
-__all__ = [
-    "NO_CHECKPOINT",
-    "CurrentLeader",
-    "SliceAnswer",
-    "SliceRequest",
-    "WantedSlice",
-    "decode_answer",
-    "decode_request",
-    "encode_answer",
-    "encode_request",
-]
-
 NO_CHECKPOINT = CheckpointId(0, 0)
 """The id in an answer with an error."""
 

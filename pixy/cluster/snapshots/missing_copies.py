@@ -14,8 +14,6 @@ import structlog
 from pixy.cluster.log import PartitionReplica
 from pixy.raft import Message
 
-__all__ = ["MissingCopies"]
-
 log = structlog.get_logger(__name__)
 
 _SWEEP_S = 5.0

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["SnapshotCounts"]
-
 
 class SnapshotCounts(NamedTuple):
     """Snapshots of one node since its start.

@@ -31,8 +31,6 @@ from pixy.multiraft import RaftGroup, conf_state_of
 from pixy.raft import ConfState, Message, Snapshot
 from pixy.storage import CheckpointDownload, CheckpointId, run_on
 
-__all__ = ["Call", "FetchingOptions", "SnapshotFetching"]
-
 log = structlog.get_logger(__name__)
 
 Call = Callable[[int, bytes, float], Awaitable[bytes]]

@@ -9,8 +9,6 @@ it a snapshot again.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["SnapshotPatience"]
-
 
 @dataclass(slots=True)
 class _Wait:

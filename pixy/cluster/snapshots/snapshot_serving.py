@@ -32,8 +32,6 @@ from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import StateType
 from pixy.storage import CheckpointId, CheckpointStore, File, Worker, run_on
 
-__all__ = ["ServingOptions", "SnapshotServing"]
-
 log = structlog.get_logger(__name__)
 
 _SWEEP_S = 1.0

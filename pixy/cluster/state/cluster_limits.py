@@ -27,8 +27,6 @@ from pixy.proto.state_pb2 import (
     MetadataCommand,
 )
 
-__all__ = ["ClusterLimits"]
-
 _PARTITIONS_MAX_ALONE = 10_000
 _PARTITIONS_MAX = 1000
 """Default with several nodes; see `docs/security.md` for the measurement."""

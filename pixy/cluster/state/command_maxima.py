@@ -19,8 +19,6 @@ from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
 from pixy.staging import EXTENTS_MAX
 
-__all__ = ["BYTES_MAX", "ELEMENTS_MAX", "why_too_large", "why_too_many_bytes"]
-
 _OPTIONS = 1000
 _STAGES = 2000
 _PARTITIONS = 20_000

@@ -99,8 +99,6 @@ from pixy.proto.state_pb2 import (
 from pixy.records import check_topic_name
 from pixy.staging import PIECES_MAX
 
-__all__ = ["RULES", "Rule", "empty_of", "why_not_command"]
-
 _ID_BYTES = 16
 _NAME_MAX = 255
 _METADATA_MAX = 64 << 10

@@ -30,8 +30,6 @@ from pixy.proto.state_pb2 import (
     SinksCommand,
 )
 
-__all__ = ["decoded", "partition_command", "publication_in", "undecodable"]
-
 _PART_BYTES_MAX = 1 << 36
 """More than any stage has. So the offsets of all parts of an entry stay far below 63 bits."""
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
-__all__ = ["ElementMaxima"]
-
 _TAGS_MAX = 100_000
 """Fields that are scanned: those of messages with a repeated field in them."""
 _SMALL_BYTES = 2000

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pixy.cluster.state.commands import publication_in
 from pixy.proto.state_pb2 import PublishParts
 
-__all__ = ["misplaced_batch", "published_records", "takes_publication"]
-
 
 def takes_publication(command: PublishParts, publication: int) -> bool:
     """True if a partition whose newest publication is `publication` takes another one: it is later,

@@ -27,23 +27,6 @@ from typing import NamedTuple
 from pixy.entry_ids import INDEX_MAX
 from pixy.proto import state_pb2 as pb
 
-__all__ = [
-    "NO_MEMBERS",
-    "GroupMember",
-    "MemberId",
-    "Membership",
-    "Owners",
-    "Process",
-    "TopicOwners",
-    "member_id_of",
-    "member_message",
-    "membership_of",
-    "membership_record",
-    "partitions_of",
-    "target_message",
-    "target_of",
-]
-
 
 class Process(NamedTuple):
     """One start of a node."""

@@ -74,8 +74,6 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.records import OffsetCommit, crc32c
 
-__all__ = ["FIRST_GROUPS_GROUP", "Forgotten", "GroupsChanged", "GroupsState", "groups_index"]
-
 FIRST_GROUPS_GROUP = 2
 """The raft group of `groups-0`; the others follow."""
 

@@ -12,8 +12,6 @@ from pixy.peers import Address
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode
 
-__all__ = ["LEVEL_MAX", "TEXT_MAX", "check_join", "check_joined", "check_place", "check_told"]
-
 _SECRET_BYTES = 16
 _CLUSTER_ID_BYTES = 16
 LEVEL_MAX = 1000

@@ -42,17 +42,6 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.records import check_topic_name
 
-__all__ = [
-    "METADATA_GROUP",
-    "PARTITIONS_MAX",
-    "DeletedTopic",
-    "LeftNode",
-    "MetadataResult",
-    "MetadataState",
-    "Topic",
-    "check_partitions",
-]
-
 METADATA_GROUP = 1
 """The raft group of this state machine."""
 

@@ -3,8 +3,6 @@
 from collections.abc import Collection, Hashable, Iterator, Set
 from typing import Generic, TypeVar
 
-__all__ = ["NameIndex"]
-
 K = TypeVar("K", bound=Hashable)
 
 

@@ -2,8 +2,6 @@
 
 from pixy.errors import DataDirectoryError
 
-__all__ = ["newer_command"]
-
 
 def newer_command(where: str) -> DataDirectoryError:
     """The error of the state that meets one: it ends the node, which would otherwise have another

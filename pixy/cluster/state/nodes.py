@@ -46,29 +46,6 @@ from pixy.errors import FailedPrecondition, NotFound, PixyError, ResourceExhaust
 from pixy.multiraft import MESSAGE_BYTES_MAX
 from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, RemoveNode, StartNode
 
-__all__ = [
-    "COPIES_LEVEL",
-    "DEPARTURES_LEVEL",
-    "FEATURE_LEVEL",
-    "FIRST_NODE",
-    "IDENTITY_LEVEL",
-    "LIMITS_LEVEL",
-    "NODES_MAX",
-    "PLACEMENT_LEVEL",
-    "REMOVING_LEVEL",
-    "SECOND_PROTOCOL_LEVEL",
-    "SEEN_LEVEL",
-    "WAITING_MAX",
-    "NodeInfo",
-    "NodeTable",
-    "node_of",
-    "node_record",
-    "other_secret",
-    "removal",
-    "why_left",
-    "why_older",
-]
-
 FIRST_NODE = 1
 """The node that makes the cluster."""
 

@@ -8,8 +8,6 @@ from pixy.proto.state_pb2 import PieceRecord, StagedPiece
 from pixy.records import FORWARDED_LIMITS, CheckEffort, NewBatch, check_next_batch, crc32c
 from pixy.staging import NewPiece
 
-__all__ = ["CALL_PIECES_MAX", "PIECE_BYTES_MAX", "PiecesCheck", "why_impossible", "why_not_staged"]
-
 PIECE_BYTES_MAX = 32 << 20
 """Bytes of a piece for one partition; a call takes twice as many."""
 

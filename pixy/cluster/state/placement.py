@@ -25,8 +25,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
-__all__ = ["REPLICATION", "ReplicaCounts", "ReplicaSets", "place", "replication_of"]
-
 REPLICATION = 3
 """Replicas of a topic that does not say how many."""
 

@@ -39,8 +39,6 @@ from pixy.records import (
 )
 from pixy.storage import EntryType, why_undecodable
 
-__all__ = ["why_not_batches", "why_not_proposable"]
-
 # Members of an enumeration are found slowly.
 _COMMAND = EntryType.COMMAND
 _RECORD_BATCH = EntryType.RECORD_BATCH

@@ -8,8 +8,6 @@ import structlog
 from pixy.cluster.state.publications import Publication
 from pixy.proto.state_pb2 import PiecePart, PieceRecord, PublishedPart, PublishParts
 
-__all__ = ["PartKey", "part_commands"]
-
 log = structlog.get_logger(__name__)
 
 _PIECES_PER_ITERATION = 2000

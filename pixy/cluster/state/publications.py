@@ -44,8 +44,6 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.staging import NotNew, Sink, StageName, judge_epoch
 
-__all__ = ["SINKS_GROUP", "SINKS_MAX", "Finished", "Publication", "SinksState", "StagePieces"]
-
 SINKS_GROUP = 900
 """The raft group of this state machine; those of `groups-n` are below."""
 

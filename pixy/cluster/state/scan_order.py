@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 
-__all__ = ["ScanOrder"]
-
 
 class ScanOrder:
     """A set of names, scanned in pieces.

@@ -47,8 +47,6 @@ from pixy.staging import (
     seal_crc,
 )
 
-__all__ = ["GoneStages", "ReplicatedStage", "StageTable", "merged_parts"]
-
 _STAGE_KEY = b"stage\0"
 _PIECE_KEY = b"piece\0"
 _ACTIVITY_KEY = b"activity\0"

@@ -10,8 +10,6 @@ from pixy.cluster.state.topic_config import check_option_names, check_topic_conf
 from pixy.errors import InvalidArgument
 from pixy.proto.state_pb2 import AlterTopic, CreateTopic, DeleteTopic, MetadataCommand
 
-__all__ = ["alter_command", "create_command", "delete_command", "why_no_such_replicas"]
-
 
 def create_command(name: str, topic_id: bytes, partitions: int, config: Mapping[str, str]) -> MetadataCommand:
     """Create a topic.

@@ -11,8 +11,6 @@ from pixy.config import StorageConfig
 from pixy.errors import InvalidArgument
 from pixy.storage import LogOptions
 
-__all__ = ["check_forwarded_config", "check_option_names", "check_topic_config", "log_options"]
-
 _LONG_MAX = 2**63 - 1
 _SEGMENT_BYTES_MIN = 64 << 10
 _SEGMENT_MS_MIN = 60_000

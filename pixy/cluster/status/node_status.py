@@ -33,8 +33,6 @@ from pixy.proto.state_pb2 import NodeIdentity
 from pixy.raft import StateType
 from pixy.raft.progress import Progress, ProgressState
 
-__all__ = ["SelfReports", "StatusReports", "raft_group_status", "status_of", "status_of_nobody"]
-
 T = TypeVar("T")
 
 _ASK_TIMEOUT_S = 2.0

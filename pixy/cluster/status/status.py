@@ -17,20 +17,6 @@ from typing import NamedTuple
 from pixy.cluster.replicas import CLOCK_OFF_MS
 from pixy.raft.quorum import is_majority
 
-__all__ = [
-    "CAUGHT_UP_ENTRIES",
-    "ClusterStatus",
-    "DamagedReplica",
-    "DiskSpace",
-    "MemberState",
-    "MemberStatus",
-    "NodeStatus",
-    "RaftGroupStatus",
-    "merged",
-    "with_unreported",
-    "without_gone",
-]
-
 CAUGHT_UP_ENTRIES = 1000
 """Entries that a member may lack and still count as caught up: some are always on their way."""
 

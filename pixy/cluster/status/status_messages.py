@@ -13,8 +13,6 @@ from pixy.cluster.status.status import (
 from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.proto import pixy_cluster_pb2 as pb
 
-__all__ = ["decode_status", "encode_status", "is_possible"]
-
 _SILENT_MS_MAX = 2**53
 """Longest silence: another node's may be any number, and seconds are less exact than that."""
 

@@ -8,8 +8,6 @@ from pixy.cluster.status.status import ClusterStatus, MemberState, NodeStatus
 from pixy.cluster.status.status_words import counted, groups_named, listed, no_connection, of_voters
 from pixy.raft.quorum import is_majority
 
-__all__ = ["problems"]
-
 
 def problems(status: ClusterStatus) -> tuple[str, ...]:
     """Sentences about everything that is not well, the most severe first."""

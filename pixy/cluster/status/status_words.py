@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["counted", "groups_named", "listed", "no_connection", "of_voters"]
-
 _NAMES_SHOWN = 3
 
 

@@ -14,8 +14,6 @@ from pixy.cluster.status.status_words import counted, groups_named, no_connectio
 from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.raft.quorum import is_majority
 
-__all__ = ["leaving_beside", "reasons_to_keep", "safe_to_stop", "staying_without", "unreplicated"]
-
 _TOO_FEW = 2
 """Voters of which none can be missed."""
 

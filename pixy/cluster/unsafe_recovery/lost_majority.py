@@ -97,8 +97,6 @@ from pixy.storage import (
     UnitRecord,
 )
 
-__all__ = ["LossReport", "LostMajority", "SurvivingGroup"]
-
 _NUMBERS_SKIPPED = 2**32
 _CONF_CHANGES = (EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2)
 

@@ -56,8 +56,6 @@ from pixy.storage import (
     UnitRecord,
 )
 
-__all__ = ["MendedGroup", "MendedGroups"]
-
 
 class MendedGroup(NamedTuple):
     """A raft group that is mended.

@@ -10,8 +10,6 @@ from pixy.config import JournalConfig
 from pixy.errors import DataDirectoryError
 from pixy.storage import Disk, Journal, JournalOptions, MakeWorker, UnitRecord
 
-__all__ = ["write_unit"]
-
 
 async def write_unit(
     disk: Disk,

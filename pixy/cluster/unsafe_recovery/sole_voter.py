@@ -6,8 +6,6 @@ from pixy.raft import ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2
 from pixy.raft.conf_change import Changer, restore
 from pixy.raft.progress import Inflights, Progress
 
-__all__ = ["changes_to_sole_voter", "configuration_after"]
-
 
 def configuration_after(conf: ConfState, changes: Iterable[ConfChange | ConfChangeV2]) -> ConfState:
     """The configuration behind changes of it.

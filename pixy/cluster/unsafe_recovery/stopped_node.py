@@ -24,8 +24,6 @@ from pixy.storage import (
     write_identity,
 )
 
-__all__ = ["StoppedNode", "position_of", "stopped_node"]
-
 
 class StoppedNode:
     """A data directory that is locked; see `stopped_node`.

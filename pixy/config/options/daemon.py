@@ -21,19 +21,6 @@ from pixy.config.options.table import (
     texts,
 )
 
-__all__ = [
-    "LARGEST_GRPC_BYTES",
-    "LARGEST_HTTP2_NUMBER",
-    "AdvertisedConfig",
-    "ClusterConfig",
-    "Config",
-    "GrpcConfig",
-    "LoggingConfig",
-    "ManagementConfig",
-    "PeerTlsConfig",
-    "TlsConfig",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:

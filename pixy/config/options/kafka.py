@@ -15,8 +15,6 @@ from pixy.config.options.table import (
     texts,
 )
 
-__all__ = ["KafkaConfig", "NetConfig", "SaslConfig", "ZooKeeperConfig"]
-
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:

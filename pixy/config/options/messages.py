@@ -14,8 +14,6 @@ from pixy.config.options.table import (
     size,
 )
 
-__all__ = ["HEADERS_MAX", "LARGEST_BATCH_BYTES", "ConsumerConfig", "ProducerConfig"]
-
 HEADERS_MAX = 10_000  # more are not decoded: `records.windows`
 
 

@@ -18,8 +18,6 @@ from pixy.config.options.table import (
     texts,
 )
 
-__all__ = ["ProxyConfig"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:

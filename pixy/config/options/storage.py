@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from pixy.config.options.table import MIB, integer, seconds, size
 
-__all__ = ["LARGEST_FILE_BYTES", "JournalConfig", "LimitsConfig", "StagingConfig", "StorageConfig"]
-
 # Kafka's tools count a segment's bytes in 31 bits, and recovery reads a journal file as a whole.
 LARGEST_FILE_BYTES = 1 << 30
 

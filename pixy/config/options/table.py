@@ -8,34 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "EMBEDDED_ONLY",
-    "EVERY_KIND",
-    "KAFKA_ONLY",
-    "LARGEST_BYTES",
-    "LARGEST_COUNT",
-    "LONGEST_KAFKA_SECONDS",
-    "LONGEST_SECONDS",
-    "MIB",
-    "NO_KIND",
-    "Leaf",
-    "Option",
-    "Section",
-    "ValueType",
-    "boolean",
-    "choice",
-    "integer",
-    "leaves",
-    "members",
-    "private_file",
-    "seconds",
-    "section",
-    "size",
-    "text",
-    "texts",
-    "values_of",
-]
-
 V = TypeVar("V")
 
 

@@ -11,8 +11,6 @@ from pixy.aio.futures import SmallEvent
 from pixy.consume.partition import ConsumeEnvironment
 from pixy.errors import PixyError, Unavailable
 
-__all__ = ["AckDone", "AckLane", "AckOutcome", "NotAnswered", "WaitingAck", "not_here"]
-
 AckDone = Callable[[PixyError | None], None]
 """Called once: with None if the ack counts or has no effect, else with the error."""
 

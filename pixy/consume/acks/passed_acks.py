@@ -24,8 +24,6 @@ from pixy.errors import AckElsewhere, DeadlineExceeded, InvalidAck, PixyError, U
 from pixy.peers import decode_answer, decode_failure, encode_failure
 from pixy.proto.consumer_calls_pb2 import AckOutcomes, ConsumerCall, PassedAck
 
-__all__ = ["check_ack", "encode_outcomes", "owner_backoff", "pass_acks"]
-
 _PAUSE_MIN_S = 0.02
 _PAUSE_MAX_S = 0.25
 _ATTEMPT_S = 1.0

@@ -16,8 +16,6 @@ from pixy.consume.core import UNDECIDED, Client, address_of
 from pixy.consume.partition import ConsumeEnvironment
 from pixy.errors import AckBeyondEnd, AckElsewhere, InvalidAck, PixyError, TooManyRequests
 
-__all__ = ["UnsubscribedAcks"]
-
 
 class UnsubscribedAcks:
     """The waiting acks of one proxy that belong to no subscription.

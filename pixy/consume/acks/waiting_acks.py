@@ -48,8 +48,6 @@ from pixy.errors import (
     UnknownTopic,
 )
 
-__all__ = ["AckTarget", "WaitingAcks"]
-
 _LEASE_LOOK_S = 0.1
 _LONG_S = 1.0
 """Pauses between two looks of a subscription, without a lease and with one, which may end

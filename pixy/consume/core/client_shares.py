@@ -6,8 +6,6 @@ from typing import Generic, Protocol, TypeVar
 
 from pixy.client_address import client_address, share_of
 
-__all__ = ["Client", "ClientShares", "address_of"]
-
 K = TypeVar("K", bound=Hashable)
 
 

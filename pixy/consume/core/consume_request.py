@@ -6,8 +6,6 @@ equal may be one object.
 
 from dataclasses import dataclass
 
-__all__ = ["ConsumeRequest"]
-
 
 @dataclass(slots=True)
 class ConsumeRequest:

@@ -29,8 +29,6 @@ from typing import NamedTuple
 
 from pixy.backend import TopicPartition
 
-__all__ = ["HandedOut"]
-
 _PARTITIONS_MAX = 1 << 16
 
 

@@ -16,8 +16,6 @@ from pixy.aio.address_quota import AddressSemaphore
 from pixy.client_address import share_of
 from pixy.consume.core.timers import Alarm, Timers
 
-__all__ = ["JoinTurns"]
-
 _UNDER_WAY = 64
 _TURN_S = 1.0
 

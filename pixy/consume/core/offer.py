@@ -6,8 +6,6 @@ from typing import Protocol
 
 from pixy.records import Record
 
-__all__ = ["Offer", "OfferLimits", "OfferOwner", "OffersReceipt"]
-
 
 @dataclass(frozen=True, slots=True)
 class OfferLimits:

@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from pixy.consume.core import sparse_acks
 from pixy.consume.core.sparse_acks import METADATA_BYTES_MAX, RANGE_CHARS_MAX, AckRange, encoded_chars
 
-__all__ = ["CROWDED_RANGES", "OffsetTracker"]
-
 CROWDED_RANGES = METADATA_BYTES_MAX // RANGE_CHARS_MAX
 """A tracker with fewer ranges refuses no ack, whatever they are."""
 

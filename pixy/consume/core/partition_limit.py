@@ -16,8 +16,6 @@ from collections.abc import Hashable
 from pixy.client_address import share_of
 from pixy.errors import TooManyRequests
 
-__all__ = ["PartitionLimit"]
-
 
 class PartitionLimit:
     """Counts of partitions by subscription.

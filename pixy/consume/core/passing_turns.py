@@ -11,8 +11,6 @@ from pixy.consume.core.timers import Timers
 from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.records import TopicPartition
 
-__all__ = ["UNDECIDED", "PassingTurns"]
-
 UNDECIDED = (Unavailable, DeadlineExceeded)
 """Errors of an attempt that may succeed a moment later, with the same owner or another one."""
 

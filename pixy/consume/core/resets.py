@@ -9,8 +9,6 @@ from pixy.backend import Backend, TopicPartition
 from pixy.errors import PixyError
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, Reset
 
-__all__ = ["Resets"]
-
 _CONFIRM_S = 2.0
 """Patience with owners that confirm a reset."""
 

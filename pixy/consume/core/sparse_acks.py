@@ -35,18 +35,6 @@ from typing import NamedTuple
 
 from pixy.errors import InvalidOffset
 
-__all__ = [
-    "METADATA_BYTES_MAX",
-    "RANGE_CHARS_MAX",
-    "AckRange",
-    "decode",
-    "describe",
-    "encode",
-    "encoded_chars",
-    "fitting",
-    "iterate",
-]
-
 METADATA_BYTES_MAX = 4096
 """Largest metadata of a commit: Kafka's default of `offset.metadata.max.bytes`."""
 

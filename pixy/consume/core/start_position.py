@@ -20,8 +20,6 @@ from pixy.consume.core.offset_tracker import OffsetTracker
 from pixy.consume.core.sparse_acks import METADATA_BYTES_MAX
 from pixy.errors import InvalidOffset
 
-__all__ = ["Remark", "first_of_each", "first_position", "is_long", "resume"]
-
 _SHOWN_CHARS = 100
 
 

@@ -20,8 +20,6 @@ state.
 
 from enum import Enum, auto
 
-__all__ = ["SubscriptionEvent", "SubscriptionState"]
-
 
 class SubscriptionEvent(Enum):
     """An event of a subscription."""

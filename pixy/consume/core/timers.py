@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from pixy.aio.futures import SmallEvent
 from pixy.clock import Clock
 
-__all__ = ["Alarm", "CallLater", "TimerHandle", "Timers"]
-
 
 class TimerHandle(Protocol):
     """A scheduled timer."""

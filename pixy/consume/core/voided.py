@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from pixy.backend import TopicPartition
 
-__all__ = ["NOTHING_VOIDED", "VoidedByPartition", "VoidedOffsets"]
-
 _VOIDED_MAX = 1 << 18
 
 

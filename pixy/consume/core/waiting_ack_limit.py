@@ -9,8 +9,6 @@ from collections import Counter
 from pixy.client_address import share_of
 from pixy.errors import TooManyRequests
 
-__all__ = ["WaitingAckLimit"]
-
 
 class WaitingAckLimit:
     """Number of waiting acks by client address.

@@ -19,8 +19,6 @@ from pixy.proto.consumer_calls_pb2 import (
 )
 from pixy.records import OffsetCommit
 
-__all__ = ["ConsumerCalls"]
-
 
 class ConsumerCalls:
     """Answers to other nodes.

@@ -63,8 +63,6 @@ from pixy.errors import (
 from pixy.faults import OnFault
 from pixy.metrics import Histogram
 
-__all__ = ["NEWEST", "OLDEST", "Consumers"]
-
 NEWEST = -1
 OLDEST = -2
 """Special offsets of `set_offsets`: the end of the log, and its beginning."""

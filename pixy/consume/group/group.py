@@ -54,8 +54,6 @@ from pixy.errors import (
 )
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, SetOffsets
 
-__all__ = ["ConsumerGroup"]
-
 _SET_S = 10.0
 """Patience with owners that set offsets."""
 _LAST_COMMIT_S = 3.0

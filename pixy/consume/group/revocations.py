@@ -29,8 +29,6 @@ from pixy.consume.group.subscription import Subscription
 from pixy.consume.partition import GroupCommits
 from pixy.errors import PixyError
 
-__all__ = ["Revocations"]
-
 _RETRY_S = 0.1
 _LAST_COMMIT_S = 5.0
 """Time for the commit, beyond the time for acks."""

@@ -53,8 +53,6 @@ from pixy.errors import (
     TopicMissing,
 )
 
-__all__ = ["Covers", "Subscription", "SubscriptionHost"]
-
 Covers = Callable[[str, int], bool]
 """True for a topic and the number of a partition that is meant."""
 

@@ -30,8 +30,6 @@ from pixy.errors import PixyError
 from pixy.peers import decode_answer
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, LentRecords, OffersRequest, Settled
 
-__all__ = ["Borrower"]
-
 _WAIT_S = 1.0
 """Time that a question waits for records."""
 _PATIENCE_S = 1.5

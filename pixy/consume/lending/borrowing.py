@@ -15,8 +15,6 @@ from pixy.consume.core import Offer
 from pixy.consume.lending.lending import RecordPosition
 from pixy.records import Record
 
-__all__ = ["Borrowing", "Settlements"]
-
 
 class Settlements(NamedTuple):
     """Settlements of records, by kind."""

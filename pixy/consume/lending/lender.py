@@ -16,8 +16,6 @@ from pixy.consume.lending.lent_records import decode_positions, encode_record
 from pixy.consume.partition import Dispatcher
 from pixy.proto.consumer_calls_pb2 import LentRecords, OffersRequest, Settled
 
-__all__ = ["SILENCE_S", "Lender"]
-
 SILENCE_S = 2.5
 """A node that holds records, or whose requests are queued, says more within this time."""
 

@@ -21,8 +21,6 @@ from pixy.consume.core import Offer
 from pixy.consume.partition import Dispatcher, Waiter
 from pixy.errors import PixyError
 
-__all__ = ["LENT_BYTES_MAX", "Lending", "RecordPosition"]
-
 LENT_BYTES_MAX = 15 << 20
 """Largest record that is lent: a frame between nodes takes 16 MiB. Larger ones go to clients of
 their owner only.

@@ -9,8 +9,6 @@ from pixy.proto.consumer_calls_pb2 import LentHeader, LentRecord
 from pixy.proto.consumer_calls_pb2 import RecordPosition as PackedPosition
 from pixy.records import Header
 
-__all__ = ["BorrowedRecord", "decode_positions", "decode_record", "encode_positions", "encode_record"]
-
 
 class BorrowedRecord(NamedTuple):
     """A record of another node: a `Record`."""

@@ -10,8 +10,6 @@ from pixy.consume.core import Alarm, Timers
 from pixy.consume.memory.memory_turns import TURN_S, MemoryHolder, MemoryPlace, MemoryTurns, Turn
 from pixy.errors import Unavailable
 
-__all__ = ["BoundedMemory"]
-
 _LOOK_S = 0.1
 """Pause between two looks for memory to give back, while others wait."""
 _TURNS_AT_ONCE = 100

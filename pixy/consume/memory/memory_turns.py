@@ -39,8 +39,6 @@ from typing import NamedTuple, Protocol
 
 from pixy.errors import Unavailable
 
-__all__ = ["IDLE_S", "PATIENCE_S", "TURN_S", "Demand", "MemoryHolder", "MemoryPlace", "MemoryTurns", "Turn"]
-
 IDLE_S = 0.1
 """Time without a record from a place after which it is given back for one with demand."""
 TURN_S = 1.0

@@ -21,8 +21,6 @@ from pixy.consume.memory.bounded_memory import BoundedMemory
 from pixy.consume.memory.memory_turns import Demand, MemoryPlace
 from pixy.errors import Unavailable
 
-__all__ = ["Pin", "Pins", "bounded_pins"]
-
 _LARGE_SHARE = 4
 _SMALL_SHARE = 8
 """Parts of the bound of fetched batches, as divisors."""

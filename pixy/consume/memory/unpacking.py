@@ -20,8 +20,6 @@ from pixy.consume.memory.memory_turns import MemoryHolder, MemoryPlace
 from pixy.errors import UnpackedTooLarge
 from pixy.records import UNPACKED_BYTES_MAX, Record, UnpackedRecords, unpack_records
 
-__all__ = ["BatchUnpacker", "BoundedUnpacking", "HeldRecords", "Unpack", "Unpacking"]
-
 Unpack = Callable[[Batch, int, int], Awaitable[UnpackedRecords]]
 """Decompresses the records of a batch, up to a number of bytes; those below an offset are left out.
 

@@ -34,8 +34,6 @@ from pixy.consume.partition.environment import ConsumeEnvironment
 from pixy.consume.partition.partition import LivePartition
 from pixy.errors import InvalidArgument, NotFound, OffsetsSet, OwnedElsewhere, PixyError
 
-__all__ = ["METADATA_PER_COMMIT", "GroupCommits"]
-
 _log = structlog.get_logger()
 
 PARTITIONS_PER_COMMIT = 1000

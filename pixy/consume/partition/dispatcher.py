@@ -28,8 +28,6 @@ from pixy.consume.core import Offer
 from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import LongPollTimeout, PixyError, TooManyRequests, Unavailable
 
-__all__ = ["ConsumeDone", "Dispatcher", "PendingRequest", "Source", "Waiter"]
-
 ConsumeDone = Callable[[Offer | None, PixyError | None], None]
 """Called once, with an offer or an error."""
 

@@ -8,8 +8,6 @@ from pixy.aio.tasks import Tasks
 from pixy.backend import Backend, TopicPartition
 from pixy.errors import PixyError
 
-__all__ = ["EndQuestions"]
-
 _TOLD_AT_ONCE = 20
 
 _Asked = asyncio.Future[int | None]

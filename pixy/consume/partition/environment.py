@@ -23,8 +23,6 @@ from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import PixyError
 from pixy.metrics import LONG_BOUNDS, Histogram
 
-__all__ = ["ConsumeCounters", "ConsumeEnvironment", "EndedCounters", "OnMissing"]
-
 _ENDED_MAX = 10_000
 
 OnMissing = Callable[[str, Callable[[PixyError], None]], None]

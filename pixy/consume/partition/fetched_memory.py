@@ -22,8 +22,6 @@ from pixy.consume.memory import BoundedMemory, Demand, MemoryPlace, Pin, Pins
 from pixy.consume.partition.partition_offers import LITTLE_BYTES, PartitionOffers
 from pixy.errors import Unavailable
 
-__all__ = ["COUNTED_AT_ONCE", "FetchedMemory", "bounded_fetches", "memory_of"]
-
 _ENTRY_BYTES = 400
 """Objects of a batch that waits."""
 _COPIES = 2

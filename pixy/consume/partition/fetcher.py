@@ -36,8 +36,6 @@ from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
 from pixy.records import read_header
 
-__all__ = ["PartitionFetcher"]
-
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 _UNAVAILABLE_BACKOFF_MAX = 1.0

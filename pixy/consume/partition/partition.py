@@ -18,8 +18,6 @@ from pixy.consume.partition.fetcher import PartitionFetcher
 from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import InvalidAck, PixyError
 
-__all__ = ["LivePartition", "PartitionHost"]
-
 _log = structlog.get_logger()
 
 _TIMED = 16

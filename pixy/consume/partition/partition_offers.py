@@ -73,8 +73,6 @@ from pixy.consume.partition.redelivery import Redelivery
 from pixy.errors import AckBeyondEnd, CorruptData, Undecodable, UnpackedTooLarge
 from pixy.records import OffsetRange, Record, read_header, read_records
 
-__all__ = ["LITTLE_BYTES", "PartitionOffers"]
-
 _UNKNOWN = -1
 _SKIPPED_AT_ONCE = 500
 """Records below the position, or acked, with their headers, that are decoded on the event loop at

@@ -24,8 +24,6 @@ from pixy.consume.core import (
 )
 from pixy.errors import ResourceExhausted
 
-__all__ = ["Redelivery"]
-
 _UNDELIVERED = 0
 _EXPIRED = 1
 _WHOLE_BYTES = 32 << 10

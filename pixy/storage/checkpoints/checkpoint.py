@@ -103,16 +103,6 @@ from pixy.records import (
 )
 from pixy.storage.disk import CHECKPOINT_BYTES_MAX, Disk, File, lost_is_corrupt, read_whole, sync_is_final
 
-__all__ = [
-    "PART",
-    "Checkpoint",
-    "CheckpointId",
-    "CheckpointStore",
-    "decode_checkpoint",
-    "intact_bytes",
-    "read_checkpoint",
-]
-
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")

@@ -25,8 +25,6 @@ from pixy.storage.checkpoints.checkpoint import (
 )
 from pixy.storage.disk import CHECKPOINT_BYTES_MAX, Buffer, read_whole
 
-__all__ = ["CheckpointDownload", "DownloadedBytes"]
-
 
 class DownloadedBytes(NamedTuple):
     """State of a download: `size` is that of the whole checkpoint, 0 while unknown; the bytes

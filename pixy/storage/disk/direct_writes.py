@@ -12,8 +12,6 @@ import mmap
 import os
 from collections.abc import Sequence
 
-__all__ = ["DIRECT_BYTES_MIN", "DirectWrites", "write_all"]
-
 DIRECT_BYTES_MIN = 256 << 10
 """Smaller writes gain nothing."""
 _BLOCK_BYTES = 4096

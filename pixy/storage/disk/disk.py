@@ -34,8 +34,6 @@ from pixy.storage.disk.direct_writes import DIRECT_BYTES_MIN, DirectWrites, writ
 from pixy.storage.disk.io_uring import IoUring
 from pixy.storage.disk.regular_file import DIRECTORY_MODE, FILE_MODE, regular_file
 
-__all__ = ["Buffer", "Disk", "File", "RealDisk", "RealFile", "is_disk_full", "sync_is_final"]
-
 log = structlog.get_logger(__name__)
 
 Buffer = bytes | bytearray | memoryview

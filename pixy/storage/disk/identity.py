@@ -44,21 +44,6 @@ from pixy.records import crc32c
 from pixy.storage.disk.disk import Disk, sync_is_final
 from pixy.storage.disk.whole_file import read_whole
 
-__all__ = [
-    "IDENTITY_PART",
-    "load_identity",
-    "read_copy_manifest",
-    "read_identity",
-    "read_partition_identity",
-    "read_publication_mark",
-    "read_stage_record",
-    "write_copy_manifest",
-    "write_identity",
-    "write_partition_identity",
-    "write_publication_mark",
-    "write_stage_record",
-]
-
 IDENTITY_PART = "identity.part"
 """Temporary name of an identity file, before it is complete."""
 

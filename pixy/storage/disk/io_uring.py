@@ -43,8 +43,6 @@ import structlog
 
 from pixy.storage.disk.direct_writes import DIRECT_BYTES_MIN
 
-__all__ = ["IoUring", "open_io_uring"]
-
 log = structlog.get_logger(__name__)
 
 # <linux/io_uring.h>; the numbers of the calls are the same on all these machines.

@@ -5,8 +5,6 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "regular_file"]
-
 # Whatever the umask: messages, secrets of nodes and the lock are for the daemon's user alone.
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700

@@ -23,15 +23,6 @@ import structlog
 from pixy.storage.disk.disk import Disk, is_disk_full
 from pixy.storage.disk.upkeep import Steps, Upkeep
 
-__all__ = [
-    "FILES_PER_STEP",
-    "Removal",
-    "remove_directories",
-    "remove_files",
-    "retire_file",
-    "unlink_directories",
-]
-
 log = structlog.get_logger(__name__)
 
 FILES_PER_STEP = 50

@@ -8,8 +8,6 @@ from pixy.errors import CorruptData
 from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, BatchHeader, check_batch, crc32c, read_header
 from pixy.storage.disk.disk import Disk, File
 
-__all__ = ["ScannedBatch", "check_bounds", "scan_batches", "scan_headers"]
-
 _BLOCK_BYTES = 1 << 20
 _HEADERS_BYTES = 65_536
 _MAGIC = 2

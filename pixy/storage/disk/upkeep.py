@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from pixy.storage.disk.worker import Worker
 
-__all__ = ["Steps", "StepsEnd", "Upkeep", "next_step", "run_steps"]
-
 Steps = Generator[None, None, Any]
 """A task: each step blocks for a short time, the return value is the result."""
 

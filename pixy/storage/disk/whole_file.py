@@ -9,8 +9,6 @@ from pathlib import Path
 
 from pixy.storage.disk.disk import Disk
 
-__all__ = ["CHECKPOINT_BYTES_MAX", "WHOLE_FILE_BYTES_MAX", "read_whole"]
-
 WHOLE_FILE_BYTES_MAX = 2 << 30
 """More than any file but a checkpoint has: a journal file has at most 1 GiB, or one flush with the
 largest record batch, 1 GiB too.

@@ -19,8 +19,6 @@ from pixy.aio.scheduling import run_in_background
 from pixy.storage.disk.disk import Buffer, File, RealFile
 from pixy.storage.disk.io_uring import IoUring, open_io_uring
 
-__all__ = ["MakeWorker", "ThreadWorker", "Worker", "run_on"]
-
 T = TypeVar("T")
 
 _JOIN_S = 5.0

@@ -23,8 +23,6 @@ from pixy.raft import Entry, MalformedMessage, RaftEntryType, decode_conf_change
 from pixy.records import is_batch, split_batches
 from pixy.storage.journal.journal_format import EntryType
 
-__all__ = ["why_undecodable"]
-
 _CONF_CHANGES = {
     EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
     EntryType.CONF_CHANGE_V2: RaftEntryType.CONF_CHANGE_V2,

@@ -7,8 +7,6 @@ from typing import Any
 from pixy.storage.disk import Buffer
 from pixy.storage.journal.journal_format import ENTRY_KINDS, UnitRecord, record_head
 
-__all__ = ["GatheredUnits"]
-
 _TOLD_UNITS_MAX = 64
 _TOLD_BYTES_MAX = 64 << 10
 """Limits of the units reported per loop iteration, at least one. Their callbacks take 1 or 2 ms."""

@@ -59,8 +59,6 @@ from pixy.storage.journal.journal_format import (
     pack_unidentified,
 )
 
-__all__ = ["Journal", "JournalOptions"]
-
 _FULL_DISK_RETRY_S = 0.5
 _FLUSH_BYTES_MAX = 4 << 20
 """A flush of this size takes no further unit: it would gain no throughput and delay its callers."""

@@ -107,8 +107,6 @@ from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
 from pixy.storage.journal.term_runs import TermRun, TermRuns, joined
 
-__all__ = ["AvailableLog", "GroupEntries", "entries_after"]
-
 T = TypeVar("T", bound=tuple[Any, ...])
 
 

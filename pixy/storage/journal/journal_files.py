@@ -11,16 +11,6 @@ from typing import NamedTuple
 
 from pixy.storage.journal.journal_format import FILE_HEADER_BYTES, FORMAT_VERSION
 
-__all__ = [
-    "EMPTY_JOURNAL",
-    "FilePart",
-    "JournalFile",
-    "JournalPosition",
-    "Span",
-    "journal_path",
-    "parts_with",
-]
-
 
 def journal_path(directory: Path, file_number: int) -> Path:
     """Path of a journal file."""

@@ -66,39 +66,6 @@ from pixy.entry_ids import ProposalId
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.records import crc32c
 
-__all__ = [
-    "ENTRY_KINDS",
-    "FILE_HEADER_BYTES",
-    "FLUSH_FRAME_BYTES",
-    "FORMAT_VERSION",
-    "RECORD_HEAD_BYTES",
-    "VERSION_WITH_OFFSETS",
-    "EntryType",
-    "FileHeader",
-    "Flush",
-    "FlushScan",
-    "JournalRecord",
-    "RecordKind",
-    "RecordPlace",
-    "UnitRecord",
-    "file_header",
-    "find_later_flush",
-    "first_flush_number",
-    "flush_frame",
-    "flush_number_at",
-    "head_bytes",
-    "is_zero",
-    "journal_record",
-    "pack_identified",
-    "pack_start",
-    "pack_unidentified",
-    "read_file_header",
-    "read_flush",
-    "read_flush_frame",
-    "read_records",
-    "record_head",
-]
-
 FORMAT_VERSION = 2
 """Version of new files."""
 VERSION_WITH_OFFSETS = 2

@@ -26,8 +26,6 @@ from pixy.storage.journal.journal_format import (
     head_bytes,
 )
 
-__all__ = ["JournalGroups", "LogReset", "MakeEntry", "ScannedGroup", "batches_of"]
-
 _ENTRY = int(RecordKind.ENTRY)
 _ENTRIES = frozenset(map(int, ENTRY_KINDS))
 

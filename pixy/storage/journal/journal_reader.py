@@ -38,8 +38,6 @@ from pixy.storage.journal.journal_format import (
 from pixy.storage.journal.journal_scan import RefusedStart, judge_header
 from pixy.storage.journal.term_runs import TermRun
 
-__all__ = ["EntriesRead", "EntryRange", "JournalReader"]
-
 _PIECE_BYTES = 1 << 20
 _LENGTH_BYTES = 4
 _NO_LIMIT = 1 << 62

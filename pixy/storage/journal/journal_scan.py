@@ -98,15 +98,6 @@ from pixy.storage.journal.journal_format import (
 from pixy.storage.journal.journal_groups import JournalGroups, MakeEntry
 from pixy.storage.journal.torn_flush import why_not_torn
 
-__all__ = [
-    "JournalScan",
-    "RefusedStart",
-    "ScannedFile",
-    "TornTail",
-    "UnfinishedFile",
-    "judge_header",
-]
-
 _NAME = re.compile(r"([0-9]{20})\.journal")
 
 T = TypeVar("T", bound=tuple[Any, ...])

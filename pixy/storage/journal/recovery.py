@@ -48,8 +48,6 @@ from pixy.storage.journal.journal_scan import (
 )
 from pixy.storage.journal.term_runs import TermRun
 
-__all__ = ["RecoveredGroup", "RecoveredJournal", "recover_journal"]
-
 log = structlog.get_logger(__name__)
 
 _Place = tuple[int, int, int, int]

@@ -2,8 +2,6 @@
 
 from bisect import bisect_right
 
-__all__ = ["TermRun", "TermRuns", "joined"]
-
 TermRun = tuple[int, int]
 """Run of entries: index of its first one, and its term. It goes on to the next run's first one."""
 

@@ -39,8 +39,6 @@ from pixy.storage.journal.journal_format import (
     read_flush_frame,
 )
 
-__all__ = ["SECTOR_BYTES", "why_not_torn"]
-
 SECTOR_BYTES = 512
 """The smallest unit that devices write as a whole."""
 

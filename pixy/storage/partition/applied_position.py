@@ -8,8 +8,6 @@ the partition is not ready, and the files of its log stay as they are.
 from pixy.entry_ids import INDEX_MAX
 from pixy.proto.state_pb2 import AppliedPosition
 
-__all__ = ["why_no_position"]
-
 _OFFSET_MAX = 2**63 - 1
 
 

@@ -21,8 +21,6 @@ from pathlib import Path
 
 from pixy.storage.disk import Disk, File, read_whole
 
-__all__ = ["INDEX_INTERVAL_BYTES", "IndexEntries", "OffsetIndex", "TimeIndex"]
-
 INDEX_INTERVAL_BYTES = 32768
 """Bytes of a segment between two entries."""
 

@@ -31,8 +31,6 @@ from pixy.storage.partition.segment import RETIRED, Segment
 from pixy.storage.partition.staged_part import StagedPart
 from pixy.storage.partition.synced_segments import check_not_ahead, synced_segments
 
-__all__ = ["COPY_MANIFEST", "AgedSegments", "LogSegments", "RebuiltIndexes", "TopicLogs"]
-
 log = structlog.get_logger(__name__)
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")

@@ -11,8 +11,6 @@ from typing import NamedTuple, cast
 from pixy.storage.partition.segment import Chunk
 from pixy.storage.partition.staged_part import StagedPart
 
-__all__ = ["Appended", "LogTail", "Unwritten"]
-
 _TRIM = 64
 """Number of evicted batches at which the lists are trimmed."""
 

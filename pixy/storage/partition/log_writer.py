@@ -31,8 +31,6 @@ from pixy.storage.partition.log_segments import AgedSegments
 from pixy.storage.partition.log_tail import Unwritten
 from pixy.storage.partition.partition_log import PartitionLog, SyncedPosition
 
-__all__ = ["DamagedLog", "LogWriter", "LogWriterOptions", "SyncedLog", "WriterPace"]
-
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")

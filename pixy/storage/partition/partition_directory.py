@@ -55,19 +55,6 @@ from pixy.storage.disk import (
     sync_is_final,
 )
 
-__all__ = [
-    "DirectoryKind",
-    "JudgedDirectory",
-    "KnownPartitions",
-    "SortedDirectories",
-    "copy_directory",
-    "judge_partition_directory",
-    "rename_partition_directory",
-    "replaced_directory",
-    "retire_partition_directory",
-    "sort_partition_directories",
-]
-
 log = structlog.get_logger(__name__)
 
 _PARTITION = re.compile(r".+-\d+")

@@ -44,8 +44,6 @@ from pixy.storage.partition.retention import SegmentFacts, retained_from
 from pixy.storage.partition.segment import Chunk, Segment
 from pixy.storage.partition.staged_part import StagedPart
 
-__all__ = ["PartitionLog", "SegmentExtent", "SyncedPosition"]
-
 
 class SyncedPosition(NamedTuple):
     """Durable state of a log: its begin offset, and the end of its active segment."""

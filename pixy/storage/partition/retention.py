@@ -18,8 +18,6 @@ counts. A segment without a file is never too old.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["AHEAD_MS_MAX", "LogOptions", "SegmentFacts", "retained_from"]
-
 AHEAD_MS_MAX = 3_600_000
 """Difference to the present from which on a time was given by no clock, or by a wrong one."""
 

@@ -27,8 +27,6 @@ from pixy.storage.disk import Buffer, Disk, File, check_bounds, retire_file, sca
 from pixy.storage.partition.index import INDEX_INTERVAL_BYTES, IndexEntries, OffsetIndex, TimeIndex
 from pixy.storage.partition.retention import AHEAD_MS_MAX
 
-__all__ = ["RETIRED", "Chunk", "Segment", "segment_path"]
-
 RETIRED = ".deleted"
 """Suffix of retired files, which are to be removed."""
 _SUFFIXES = (".log", ".index", ".timeindex")

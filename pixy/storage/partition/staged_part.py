@@ -27,8 +27,6 @@ from pixy.records import (
 from pixy.storage.disk import Disk, File, scan_headers
 from pixy.storage.partition.segment import Chunk
 
-__all__ = ["StagedPart"]
-
 _COPY_BYTES = 1 << 20
 _PATCHED_BYTES = 16
 """Base offset, length and leader epoch."""

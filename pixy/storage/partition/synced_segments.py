@@ -13,8 +13,6 @@ from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage.disk import Disk
 from pixy.storage.partition.segment import Segment, segment_path
 
-__all__ = ["check_not_ahead", "synced_segments"]
-
 
 def synced_segments(
     disk: Disk, directory: Path, applied: AppliedPosition, bases: Sequence[int]

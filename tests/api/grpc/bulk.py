@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     # For type checkers only.
     from pixy.proto.pixy_log_pb2_grpc import LogAsyncStub
 
-__all__ = ["PATIENCE", "T0", "ServedBulk", "fails", "offsets", "range_of", "serve"]
-
 T0 = TopicPartition("t", 0)
 PATIENCE = 60.0
 """Timeout of waits for required events, in seconds."""

@@ -11,8 +11,6 @@ from urllib.parse import quote, urlencode
 
 from tests.fakes.web import WebClient
 
-__all__ = ["ApiError", "OpenApiClient"]
-
 _TYPES = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict, "null": type(None)}
 
 

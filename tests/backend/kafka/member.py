@@ -18,8 +18,6 @@ from tests.conformance.support import PATIENCE, Assignments
 from tests.fakes.waiting import until
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["Process", "create_topic", "open_process"]
-
 
 class Process:
     """Consumer groups of one daemon."""

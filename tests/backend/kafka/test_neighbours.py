@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from pixy.backend.kafka import NeighbourOptions, Neighbours
-from pixy.backend.protocol import Owner, TopicPartition
+from pixy.backend.protocol import Owner
 from pixy.errors import Unavailable
 from pixy.peers import Address, PeerOptions, Peers
+from pixy.records import TopicPartition
 from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.waiting import until
 from tests.sim.loop import VirtualLoop

@@ -13,7 +13,8 @@ import pytest
 from pixy.backend import Published, TopicPartition
 from pixy.backend.kafka import KafkaBackend
 from pixy.backend.kafka.client import KafkaClient
-from pixy.backend.kafka.produce import Producer, ProducerId, TransactionalId
+from pixy.backend.kafka.produce import Producer, TransactionalId
+from pixy.backend.kafka.produce_queue import ProducerId
 from pixy.backend.kafka.publication_turns import PublicationTurns
 from pixy.backend.kafka.send_stages import STAGES_WINDOW_BYTES, StageSender
 from pixy.errors import MessageTooLarge, Unavailable

@@ -42,8 +42,6 @@ from pixy.raft.progress import ProgressState
 from pixy.raft.sizes import limit_entries
 from tests.raft.etcd.ready import APPEND_THREAD, APPLY_THREAD, Ready, StorageMessage
 
-__all__ = ["EtcdNode", "EtcdOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class EtcdOptions:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from pixy.raft import NONE, Entry, HardState, Message, ReadState, Snapshot, SoftState
 
-__all__ = ["APPEND_THREAD", "APPLY_THREAD", "Ready", "StorageMessage"]
-
 APPEND_THREAD = 2**64 - 1
 """Target of `STORAGE_APPEND`: stores entries, hard states and snapshots."""
 APPLY_THREAD = 2**64 - 2

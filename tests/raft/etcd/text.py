@@ -28,22 +28,6 @@ from pixy.raft.quorum import INFINITY, AckedIndex
 from pixy.raft.text import describe_conf_state, message_type_name, quote, state_name
 from tests.raft.etcd.ready import APPEND_THREAD, APPLY_THREAD, Ready, StorageMessage
 
-__all__ = [
-    "describe_conf_changes",
-    "describe_entries",
-    "describe_entry",
-    "describe_hard_state",
-    "describe_index",
-    "describe_majority",
-    "describe_message",
-    "describe_progress_map",
-    "describe_read_states",
-    "describe_ready",
-    "describe_snapshot",
-    "describe_soft_state",
-    "parse_conf_changes",
-]
-
 _ENTRY_TYPE_NAMES = {
     RaftEntryType.NORMAL: "EntryNormal",
     RaftEntryType.CONF_CHANGE: "EntryConfChange",

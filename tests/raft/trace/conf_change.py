@@ -8,8 +8,6 @@ from pixy.raft.text import describe_config
 from tests.raft.etcd.text import describe_progress_map, parse_conf_changes
 from tests.raft.trace.script import BadScript, Case
 
-__all__ = ["ConfChangeTrace"]
-
 
 class ConfChangeTrace:
     """A configuration built from scratch.

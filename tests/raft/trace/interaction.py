@@ -45,8 +45,6 @@ from tests.raft.memory_storage import MemoryStorage
 from tests.raft.trace.output import Output
 from tests.raft.trace.script import BadScript, Case
 
-__all__ = ["InteractionTrace"]
-
 _MESSAGE_TYPES = {message_type_name(kind): kind for kind in MessageType}
 _TRANSITIONS = {
     "auto": ConfChangeTransition.AUTO,

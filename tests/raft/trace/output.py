@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Output"]
-
 
 class Output:
     """Collects handlers' output and nodes' traces. At level NONE both are discarded."""

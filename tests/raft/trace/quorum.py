@@ -18,8 +18,6 @@ from pixy.raft.quorum import (
 from tests.raft.etcd.text import describe_index, describe_majority
 from tests.raft.trace.script import BadScript, Case
 
-__all__ = ["QuorumTrace"]
-
 Acked = Callable[[int], int | None]
 
 

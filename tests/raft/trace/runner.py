@@ -11,8 +11,6 @@ from tests.raft.trace.interaction import InteractionTrace
 from tests.raft.trace.quorum import QuorumTrace
 from tests.raft.trace.script import BadScript, Case, parse_script
 
-__all__ = ["Outcome", "main", "run_file", "trace_files"]
-
 _KINDS: dict[str, Callable[[], Callable[[Case], str]]] = {
     "interaction": InteractionTrace,
     "confchange": ConfChangeTrace,

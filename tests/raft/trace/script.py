@@ -11,8 +11,6 @@ doubled `----` lines.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Argument", "BadScript", "Case", "Script", "parse_script"]
-
 _SEPARATOR = "----"
 
 

@@ -29,8 +29,6 @@ from tests.sim.kit.rare import Rare
 from tests.sim.kit.scene import Scene
 from tests.sim.world import DIRECTORY
 
-__all__ = ["Checks", "newest_checkpoint"]
-
 
 class _Watch:
     """One raft group of one process, and what was last seen of it.

@@ -23,8 +23,6 @@ from tests.sim.kit.rest_audit import TICK_S
 from tests.sim.kit.scene import Scene
 from tests.sim.world import DIRECTORY
 
-__all__ = ["Cluster"]
-
 _FETCH_S = (0.001, 0.05, 0.05, 1.0)
 _DAY_MS = 86_400_000
 _OFFER_S = 2.0

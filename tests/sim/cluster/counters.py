@@ -11,8 +11,6 @@ from zlib import crc32
 
 from pixy.errors import FailedPrecondition, PixyError
 
-__all__ = ["Counters"]
-
 _DIGEST_KEY = b"digest"
 
 

@@ -12,8 +12,6 @@ from random import Random
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 
-__all__ = ["Figure8"]
-
 _CUT_S = 4.0
 
 

@@ -19,8 +19,6 @@ from tests.sim.cluster.counters import Counters
 from tests.sim.kit.failure import require
 from tests.sim.kit.messages import message_id
 
-__all__ = ["Committed", "GroupHistory"]
-
 _BATCHES = (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES)
 
 

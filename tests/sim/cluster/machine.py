@@ -16,8 +16,6 @@ from tests.sim.kit.rare import Rare
 from tests.sim.kit.scene import Scene
 from tests.sim.world import DIRECTORY
 
-__all__ = ["CLUSTER_ID", "Machine"]
-
 CLUSTER_ID = b"simulated--group"
 
 _COPY_STEPS = (

@@ -54,8 +54,6 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.kit.failure import require
 from tests.sim.world import DIRECTORY
 
-__all__ = ["LogMember", "Member", "Outside", "state_name"]
-
 _TOPIC_ID = b"topic-id-of-16-b"
 _COPY_OPTIONS = CopyFetchingOptions(copies_max=1, chunk_bytes=700, timeout_s=1.0)
 _COPY_SERVING = CopyServingOptions(sessions_max=2, idle_s=3.0, chunk_bytes=600)

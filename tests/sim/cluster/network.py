@@ -17,8 +17,6 @@ from tests.sim.cluster.packets import Packet, RaftMessages, SnapshotReport, sent
 from tests.sim.cluster.swarm import CALM, Weather
 from tests.sim.kit.scene import Scene
 
-__all__ = ["Network"]
-
 _NOTICED_S = 0.3
 """Until a node notices that a connection broke."""
 

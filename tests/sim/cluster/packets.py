@@ -13,17 +13,6 @@ from pixy.raft.text import message_type_name
 from pixy.storage import EntryType
 from tests.sim.kit.failure import require
 
-__all__ = [
-    "ClaimOfRest",
-    "CopyAnswer",
-    "CopyQuestion",
-    "ForwardedProposal",
-    "Packet",
-    "RaftMessages",
-    "SnapshotReport",
-    "sent_copy",
-]
-
 _ANY_GROUP = 1
 
 

@@ -24,8 +24,6 @@ from tests.sim.kit.lives import Life
 from tests.sim.kit.rest_audit import TICK_S
 from tests.sim.kit.scene import Scene
 
-__all__ = ["Request", "Requests"]
-
 _GRACE_S = 3 * TICK_S
 """Deadlines are looked at once per tick."""
 

@@ -37,8 +37,6 @@ from tests.sim.kit import broken as at_rest
 from tests.sim.kit.rules import Rule
 from tests.sim.raft.rules import RULES as RAFT_RULES
 
-__all__ = ["RULES"]
-
 _CRASHES = (FaultKind.CRASH, FaultKind.CRASH_LEADER, FaultKind.CRASH_AT)
 _ELECTIONS = (FaultKind.CRASH_LEADER, FaultKind.ISOLATE_LEADER, FaultKind.TRANSFER, FaultKind.SPLIT)
 

@@ -8,8 +8,6 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.kit.failure import require
 from tests.sim.world import DIRECTORY
 
-__all__ = ["check_segments", "check_synced"]
-
 
 def check_segments(disk: SimulatedDisk, name: str, history: GroupHistory) -> None:
     """Check every segment of a running node: it has the bytes of the history, as many as it is

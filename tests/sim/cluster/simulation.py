@@ -25,8 +25,6 @@ from tests.sim.kit.rest_audit import RestAudit
 from tests.sim.kit.run import Run
 from tests.sim.outcome import Outcome
 
-__all__ = ["PATIENCE_S", "Simulation"]
-
 PATIENCE_S = 30.0
 """Virtual time within which a healed cluster answers everything and all its members are equal: 15
 of the longest election timeouts.

@@ -14,8 +14,6 @@ from pixy.raft import ConfState, RaftConfig
 from pixy.storage import WriterPace
 from tests.sim.cluster.faults import FaultKind
 
-__all__ = ["CALM", "NODES", "TOPIC", "Focus", "Layout", "Sizes", "Swarm", "Weather", "draw_swarm"]
-
 TOPIC = "topic"
 NODES = (1, 2, 3)
 _THREE = ConfState(NODES)

@@ -14,8 +14,6 @@ from tests.sim.kit.durable import DurableJournal
 from tests.sim.kit.failure import require
 from tests.sim.kit.faults import Fault
 
-__all__ = ["Trouble"]
-
 _NEAR = (
     ("create", ".journal"),
     ("rename", ".checkpoint"),

@@ -4,8 +4,6 @@ from pixy.multiraft.resting_groups import RestClaim, RestingGroups, Waking
 from pixy.raft.raft import Raft
 from pixy.raft.rest import may_ask
 
-__all__ = ["heard_of_anything", "one_agrees", "tick_for_ever"]
-
 _tick_at_rest = RestingGroups.tick
 
 

@@ -17,8 +17,6 @@ from tests.sim.kit.rules import Rule, switched_off
 from tests.sim.kit.run import Run
 from tests.sim.kit.seeds import failure_of
 
-__all__ = ["main"]
-
 _Swarm = TypeVar("_Swarm")
 
 _FOUND_MAX = 3

@@ -23,8 +23,6 @@ from pixy.storage.journal.journal_format import (
 )
 from tests.sim.kit.failure import require
 
-__all__ = ["DurableGroup", "DurableJournal", "StoredEntry"]
-
 _BEGIN = LogPosition(0, 0)
 
 

@@ -1,7 +1,5 @@
 """The failure of a simulated cluster."""
 
-__all__ = ["ClusterFailure", "require"]
-
 
 class ClusterFailure(AssertionError):
     """The nodes broke a promise."""

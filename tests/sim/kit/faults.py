@@ -8,8 +8,6 @@ from enum import Enum
 from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Fault", "FaultKinds", "draw_faults"]
-
 
 class FaultKinds(Enum):
     """Kinds of faults of a simulation. A value is for readers, and the weight in a draw."""

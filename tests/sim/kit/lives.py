@@ -17,8 +17,6 @@ from weakref import WeakSet
 
 from tests.sim.loop import VirtualLoop
 
-__all__ = ["Life", "LivesLoop"]
-
 _Ts = TypeVarTuple("_Ts")
 
 

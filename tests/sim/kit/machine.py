@@ -9,8 +9,6 @@ from tests.sim.kit.lives import Life
 from tests.sim.kit.scene import Scene
 from tests.sim.worker import SimulatedWorker
 
-__all__ = ["AnyMachine", "MachineProcess"]
-
 _DELAYS_S = (0.0, 0.0002, 0.001, 0.001, 0.005)
 
 

@@ -1,7 +1,5 @@
 """Messages of simulated clients."""
 
-__all__ = ["message_id"]
-
 
 def message_id(value: bytes) -> bytes:
     """The id in a message or command of a client: what follows is filling."""

@@ -19,8 +19,6 @@ from pixy.multiraft.resting_groups import RestingGroups
 from pixy.multiraft.snapshots import Snapshots
 from pixy.raft import NO_LIMIT, Entry, Message, RaftNode, StateType
 
-__all__ = ["Rare", "counting"]
-
 
 class Rare(StrEnum):
     """Rare states."""

@@ -13,8 +13,6 @@ from pixy.raft.raft import Raft
 from tests.sim.kit.failure import ClusterFailure
 from tests.sim.kit.scene import Scene
 
-__all__ = ["TICK_S", "RestAudit"]
-
 TICK_S = 0.1
 _LOOK_S = 0.2
 _PATIENCE_S = 1.0

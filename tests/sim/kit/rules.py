@@ -8,8 +8,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tests.sim.raft.rules import changed
 
-__all__ = ["Rule", "switched_off"]
-
 _Swarm = TypeVar("_Swarm")
 
 

@@ -7,8 +7,6 @@ from tests.sim.kit.faults import Fault
 from tests.sim.kit.scene import Scene
 from tests.sim.outcome import Outcome
 
-__all__ = ["Run"]
-
 _Swarm = TypeVar("_Swarm")
 
 

@@ -10,8 +10,6 @@ from zlib import crc32
 from tests.fakes.clock import FakeClock
 from tests.sim.kit.lives import LivesLoop
 
-__all__ = ["Scene"]
-
 _REMEMBERED = 400
 
 

@@ -8,8 +8,6 @@ from tests.sim.kit.run import Run
 from tests.sim.outcome import Outcome
 from tests.sim.shrinking import needless
 
-__all__ = ["failure_of", "run_seed"]
-
 _Swarm = TypeVar("_Swarm")
 
 

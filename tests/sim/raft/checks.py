@@ -21,8 +21,6 @@ from pixy.raft import (
 )
 from tests.sim.raft.disk import SimulatedStorage
 
-__all__ = ["Checks", "RaftFailure"]
-
 
 class RaftFailure(AssertionError):
     """A safety property was violated."""

@@ -29,8 +29,6 @@ from tests.sim.raft.checks import Checks
 from tests.sim.raft.faults import Profile
 from tests.sim.raft.replica import Replica, ReplicaOptions
 
-__all__ = ["ELECTION_TICK", "TICK", "Cluster"]
-
 TICK = 10
 ELECTION_TICK = 10
 _COUNTS = {

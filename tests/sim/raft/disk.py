@@ -23,8 +23,6 @@ from pixy.raft import (
 )
 from tests.raft.memory_storage import MemoryStorage
 
-__all__ = ["SimulatedStorage"]
-
 Write = Callable[[MemoryStorage], object]
 
 

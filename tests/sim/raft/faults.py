@@ -8,8 +8,6 @@ from enum import Enum
 from random import Random
 from typing import NamedTuple
 
-__all__ = ["Fault", "FaultKind", "Profile", "draw_faults"]
-
 
 class FaultKind(Enum):
     """The value is for readers."""

@@ -25,8 +25,6 @@ from pixy.raft.wire import decode_conf_change
 from tests.sim.raft.checks import Checks
 from tests.sim.raft.disk import SimulatedStorage
 
-__all__ = ["Replica"]
-
 
 @dataclass(slots=True)
 class _Machine:

@@ -36,8 +36,6 @@ from pixy.raft.unstable import Unstable
 from tests.sim.raft.faults import Profile
 from tests.sim.raft.replica import Replica
 
-__all__ = ["RULES", "Rule", "changed", "switched_off"]
-
 
 def _commit_of_any_term(self: Raft) -> bool:
     """Raft §5.4.2."""

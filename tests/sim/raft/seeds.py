@@ -4,8 +4,6 @@ from tests.sim.raft.checks import RaftFailure
 from tests.sim.raft.simulation import Outcome, Simulation
 from tests.sim.shrinking import needless
 
-__all__ = ["run_seed"]
-
 
 def run_seed(seed: int) -> Outcome:
     """Run one seed.

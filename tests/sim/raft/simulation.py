@@ -22,8 +22,6 @@ from tests.sim.raft.faults import Profile, draw_faults
 from tests.sim.raft.replica import Replica
 from tests.sim.raft.trouble import TroubledCluster
 
-__all__ = ["Outcome", "Simulation"]
-
 PROPOSALS = 200
 DURATION = 3000
 """Latest time of a fault."""

@@ -8,8 +8,6 @@ from tests.sim.raft.cluster import Cluster
 from tests.sim.raft.faults import Fault, FaultKind, Profile
 from tests.sim.raft.replica import Replica
 
-__all__ = ["TroubledCluster"]
-
 
 class TroubledCluster(Cluster):
     """A cluster with faults."""

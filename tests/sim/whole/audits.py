@@ -11,8 +11,6 @@ from tests.sim.whole.linearizability import UNKNOWN, Operation, Step, Undecided,
 from tests.sim.whole.log_audit import LogAudit, Record, Send, SentValues
 from tests.sim.whole.objects import DELETED_MEANWHILE, Read, TopicState, Use, step_offsets, step_topic
 
-__all__ = ["Audits"]
-
 
 class Audits:
     """Histories of what calls have changed and seen.

@@ -32,24 +32,6 @@ from pixy.raft.raft import Raft
 from pixy.staging import Published
 from pixy.storage import CheckpointId, CheckpointStore
 
-__all__ = [
-    "admits_any_start",
-    "adopt_without_sync",
-    "answer_of_a_lost_term",
-    "answers_as_a_former_owner",
-    "answers_before_the_commit_point",
-    "commits_once",
-    "coordinates_everywhere",
-    "found_without_answers",
-    "gives_on_at_once",
-    "keeps_what_is_lost",
-    "knows_any_secret",
-    "not_confirmed",
-    "same_id_again",
-    "serve_unconfirmed",
-    "takes_any_cluster",
-]
-
 _decide = bootstrap_decision.decide
 _register = NodeTable.register
 _propose = ProposeAnswers._propose

@@ -28,8 +28,6 @@ from tests.sim.kit.lives import Life
 from tests.sim.kit.scene import Scene
 from tests.sim.whole.machine import Machine
 
-__all__ = ["Call", "Calls", "Outcome"]
-
 
 class Outcome(Enum):
     """Knowledge of a call."""

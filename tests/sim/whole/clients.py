@@ -22,8 +22,6 @@ from tests.sim.whole.machine import Machine
 from tests.sim.whole.objects import DELETED_MEANWHILE, Alter, Commit, Create, Delete, Read, TopicState, Use
 from tests.sim.whole.swarm import Habits
 
-__all__ = ["Clients", "records_of"]
-
 _MARKS = "mark"
 _MARK_S = 20.0
 _FIRST_TOPIC = 0.3

@@ -22,8 +22,6 @@ from tests.sim.whole.sinks import Sinks
 from tests.sim.whole.swarm import Focus, draw_swarm
 from tests.sim.whole.watches import Watches, groups_of
 
-__all__ = ["Cluster"]
-
 _HIGH_WATER_BYTES = 64 << 10
 _WAITING = 0.03
 """Probability that a client calls nodes that wait for others, too."""

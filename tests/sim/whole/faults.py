@@ -2,8 +2,6 @@
 
 from tests.sim.kit.faults import FaultKinds
 
-__all__ = ["FaultKind"]
-
 
 class FaultKind(FaultKinds):
     """See `FaultKinds`."""

@@ -28,8 +28,6 @@ from tests.sim.kit.failure import require
 from tests.sim.kit.scene import Scene
 from tests.sim.whole.swarm import COMMIT_INTERVAL_S
 
-__all__ = ["GroupAudit", "GroupPartition"]
-
 _COMMIT_S = 1.0
 """Longest commit of a cluster in which nothing is wrong."""
 _UNDER_WAY_S = 1.1

@@ -23,8 +23,6 @@ from tests.sim.whole.group_audit import GroupAudit, GroupPartition
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.swarm import Consuming
 
-__all__ = ["GroupClients"]
-
 _PATIENCE_S = (0.2, 2.0, 5.0, 5.0)
 _WRONG_ACKS = 0.1
 """Probability that a client acks something else too."""

@@ -12,8 +12,6 @@ pass.
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["UNKNOWN", "Operation", "Undecided", "explain", "is_linearizable"]
-
 S = TypeVar("S", bound=Hashable)
 
 _STEPS_MAX = 200_000

@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 
 from tests.sim.kit.failure import require
 
-__all__ = ["LogAudit", "Record", "Send", "SentValues"]
-
 
 class Record(NamedTuple):
     """A record that somebody has seen."""

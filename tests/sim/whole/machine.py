@@ -19,8 +19,6 @@ from tests.sim.kit.machine import AnyMachine, MachineProcess
 from tests.sim.kit.scene import Scene
 from tests.sim.world import DIRECTORY
 
-__all__ = ["DaemonProcess", "Machine"]
-
 
 class DaemonProcess(MachineProcess, Protocol):
     """A process of the daemon, as far as the simulation has one.

@@ -29,8 +29,6 @@ from tests.sim.kit.lives import Life
 from tests.sim.kit.scene import Scene
 from tests.sim.whole.transport import SimulatedTransport, Way
 
-__all__ = ["CALM", "HostNetwork", "SimulatedNetwork", "Weather"]
-
 _SYN_AGAIN_S = 1.0
 _CONNECT_S = 20.0
 _EPHEMERAL = 40_000

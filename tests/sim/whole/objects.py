@@ -7,19 +7,6 @@ from typing import Any, NamedTuple
 
 from tests.sim.whole.linearizability import UNKNOWN
 
-__all__ = [
-    "DELETED_MEANWHILE",
-    "Alter",
-    "Commit",
-    "Create",
-    "Delete",
-    "Read",
-    "TopicState",
-    "Use",
-    "step_offsets",
-    "step_topic",
-]
-
 
 class TopicState(NamedTuple):
     """A topic that exists.

@@ -20,8 +20,6 @@ from tests.sim.whole.machine import Machine
 from tests.sim.whole.swarm import MACHINES_MAX
 from tests.sim.whole.watches import groups_of
 
-__all__ = ["Operator"]
-
 _PATIENCE_S = 8.0
 _ADMITTED_S = 6.0
 """Time after which a node that is not admitted is an older self, or a copy."""

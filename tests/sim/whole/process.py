@@ -17,8 +17,6 @@ from tests.sim.whole.network import SimulatedNetwork
 from tests.sim.whole.swarm import Swarm
 from tests.sim.world import DIRECTORY
 
-__all__ = ["PEER_PORT", "WholeProcess"]
-
 PEER_PORT = 19094
 _CLUSTER = "default"
 

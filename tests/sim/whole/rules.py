@@ -37,8 +37,6 @@ from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
 from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm, Writing, quiet
 
-__all__ = ["RULES"]
-
 _THREE = Formation(3, 0.1, 0, False)
 _SLOW = Weather((0.001, 0.05))
 _BUSY = {"clients": 5, "open_max": 4, "think_s": 0.03, "moves": 0.3, "patience_s": (1.0, 3.0)}

@@ -27,8 +27,6 @@ from tests.sim.whole.swarm import Swarm
 from tests.sim.whole.trouble import Trouble
 from tests.sim.whole.verdict import Verdict
 
-__all__ = ["PATIENCE_S", "Simulation"]
-
 PATIENCE_S = 120.0
 """Virtual time within which a healed cluster answers everything and all nodes are equal."""
 _STEP_S = 0.2

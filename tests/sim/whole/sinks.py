@@ -23,8 +23,6 @@ from tests.sim.whole.log_audit import Send
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.swarm import Writing
 
-__all__ = ["Sinks"]
-
 _QUERY = "query"
 _ABANDONED = 0.3
 """Share of the epochs with a stage that is not published."""

@@ -11,20 +11,6 @@ from pixy.storage import WriterPace
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
 
-__all__ = [
-    "COMMIT_INTERVAL_S",
-    "MACHINES_MAX",
-    "Consuming",
-    "Focus",
-    "Formation",
-    "Habits",
-    "Sizes",
-    "Swarm",
-    "Writing",
-    "draw_swarm",
-    "quiet",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Formation:

@@ -13,8 +13,6 @@ from tests.sim.kit.lives import Life
 if TYPE_CHECKING:
     from tests.sim.whole.network import SimulatedNetwork
 
-__all__ = ["SimulatedTransport", "Way"]
-
 _HIGH_WATER = 64 << 10
 _READ_BYTES = 256 << 10
 _PACKET_BYTES = 16 << 10

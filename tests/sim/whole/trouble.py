@@ -13,8 +13,6 @@ from tests.sim.whole.machine import Machine
 from tests.sim.whole.operator import Operator
 from tests.sim.world import DIRECTORY
 
-__all__ = ["Trouble"]
-
 _NEAR = (
     ("create", ".journal"),
     ("rename", "identity"),

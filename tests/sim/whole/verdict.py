@@ -23,8 +23,6 @@ from tests.sim.whole.log_audit import Record
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.watches import content_of, groups_of
 
-__all__ = ["Verdict"]
-
 _READ_BYTES = 1 << 16
 _LATE_MS = 60_000
 """Time that a decision about age may take."""

@@ -41,8 +41,6 @@ from tests.sim.kit.scene import Scene
 from tests.sim.whole.group_audit import GroupAudit
 from tests.sim.whole.machine import Machine
 
-__all__ = ["Watches", "content_of", "groups_of"]
-
 _DIGEST_EVERY = 4
 
 

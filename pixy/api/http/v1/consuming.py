@@ -20,8 +20,6 @@ from pixy.errors import LongPollTimeout, PixyError, ShuttingDown
 from pixy.proxy import Proxy
 from pixy.web import AnswerHead, Exchange, HttpError
 
-__all__ = ["GroupReader", "RecordsQuery", "ack_all", "answer_records", "stream_records"]
-
 _TAKEN_AT_ONCE = 50
 """Messages that are taken in one step: half a millisecond."""
 _ACKED_AT_ONCE = 50

@@ -7,8 +7,6 @@ from typing import Any
 
 from pixy import __version__
 
-__all__ = ["openapi_document"]
-
 _JSON = "application/json"
 
 

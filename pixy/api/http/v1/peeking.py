@@ -13,8 +13,6 @@ from pixy.errors import UnknownPartition, UnknownTopic
 from pixy.proxy import OffsetPosition, OffsetQuery, Proxy, Range, RangeState
 from pixy.records import read_records
 
-__all__ = ["peek"]
-
 _READ_BYTES = 1 << 20
 _SHOWN_BYTES = 1 << 20
 """Bytes of JSON after which no further record is shown: a byte of a value may be six."""

@@ -7,8 +7,6 @@ from typing import Any
 from pixy.faults import internal_error
 from pixy.web import Answer, AnswerHead, HttpError, Style, status_of
 
-__all__ = ["PROBLEM", "problem_of"]
-
 
 def _problem(status: int, detail: str) -> dict[str, Any]:
     return {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}

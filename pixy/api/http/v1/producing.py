@@ -18,8 +18,6 @@ from pixy.proxy import PartitionBatches, Proxy, batch_bytes
 from pixy.records import HEADER_BYTES, NewRecord, Partitioner, build_batch
 from pixy.web import Exchange, HttpError
 
-__all__ = ["produce_all"]
-
 Result = tuple[int, int] | Exception
 """Partition and offset of a record, -1 and -1 while it has none, or why it was not taken."""
 

@@ -17,17 +17,6 @@ from pixy.consume import Offer
 from pixy.records import Header, Record
 from pixy.web import HttpError
 
-__all__ = [
-    "GivenRecord",
-    "encode",
-    "offer_json",
-    "read_lines",
-    "read_list",
-    "read_record",
-    "record_json",
-    "records_body",
-]
-
 _MEMBERS = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp_ms"}
 _PARTITION_MAX = (1 << 31) - 1
 _TIMESTAMP_MAX = (1 << 63) - 1

@@ -23,8 +23,6 @@ from pixy.proxy import Proxy
 from pixy.records import Partitioner, make_partitioner
 from pixy.web import JSON, Answer, AnswerHead, Exchange, HttpError, Route
 
-__all__ = ["V1Routes"]
-
 _RECORDS_MAX = 1000
 """Records and acks of one request."""
 _BYTES_MAX = 4 << 20
