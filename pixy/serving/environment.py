@@ -57,12 +57,17 @@ class ServerOptions:
     linger_s: float = 5
 
 
-class Flushable(Protocol):
-    """A connection with output."""
+class Gathered(Protocol):
+    """A connection with input or output, which an iteration of the loop gathers."""
 
-    def flush(self) -> None: ...
+    def received(self, chunk: bytes) -> None:
+        """Serve input that was read. Raises nothing."""
 
-    def charge(self, seconds: float) -> None: ...
+    def flush(self) -> None:
+        """Write output."""
+
+    def charge(self, seconds: float) -> None:
+        """Charge the time of a flush."""
 
 
 class Environment:
@@ -104,21 +109,43 @@ class Environment:
         self.data_buffer = memoryview(bytearray(_DATA_READ_BYTES))
         self.read_buffer = self.data_buffer[:_READ_BYTES]
         self._loop = asyncio.get_running_loop()
-        # Connections with output that is written at the end of this iteration of the loop.
-        self._unflushed: list[Flushable] = []
+        # Input that is served, and connections with output that is written, at the end of this
+        # iteration of the loop, which is scheduled.
+        self._unserved: list[tuple[Gathered, bytes]] = []
+        self._unflushed: list[Gathered] = []
+        self._end_scheduled = False
 
     def note(self, bug: BaseException) -> None:
         """Count and report a bug. It must end nothing but a call or a connection."""
         self.counters.bugs += 1
         self._on_fault(bug)
 
-    def flush_later(self, connection: Flushable) -> None:
-        """Flush a connection at the end of this iteration of the loop."""
-        if not self._unflushed:
-            self._loop.call_soon(self._flush)
-        self._unflushed.append(connection)
+    def serve_later(self, connection: Gathered, chunk: bytes) -> None:
+        """Serve input of a connection at the end of this iteration of the loop."""
+        self._unserved.append((connection, chunk))
+        if not self._end_scheduled:
+            self._schedule_end()
 
-    def _flush(self) -> None:
+    def serve_now(self) -> None:
+        """Serve all input that was read so far."""
+        unserved, self._unserved = self._unserved, []
+        for connection, chunk in unserved:
+            connection.received(chunk)
+
+    def flush_later(self, connection: Gathered) -> None:
+        """Flush a connection at the end of this iteration of the loop."""
+        self._unflushed.append(connection)
+        if not self._end_scheduled:
+            self._schedule_end()
+
+    def _schedule_end(self) -> None:
+        self._end_scheduled = True
+        self._loop.call_soon(self._end_iteration)
+
+    def _end_iteration(self) -> None:
+        self.serve_now()
+        # Answers to it are written here; what receipts cause, in the next iteration.
+        self._end_scheduled = False
         connections, self._unflushed = self._unflushed, []
         begun = self.monotonic()
         for at, connection in enumerate(connections):

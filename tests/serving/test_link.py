@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -109,7 +110,50 @@ async def bring(connection: Any, data: bytes) -> None:
     """Bring bytes as a transport does."""
     connection.link.get_buffer(-1)[: len(data)] = data
     connection.link.buffer_updated(len(data))
+    await asyncio.sleep(0)
     await until(lambda: not (connection.workload._queued or connection.core.pending))
+
+
+def read(connection: Any, data: bytes) -> None:
+    """Read bytes as a transport does, in the middle of an iteration of the loop."""
+    connection.link.get_buffer(-1)[: len(data)] = data
+    connection.link.buffer_updated(len(data))
+
+
+async def test_all_that_an_iteration_of_the_loop_reads_is_read_before_it_is_served_and_answered() -> None:
+    async with open_echo(clock=FakeClock()) as echo:
+        sides = [connected(echo) for _ in range(3)]
+        for connection, _ in sides:
+            connection.link.flush()
+        said: list[int] = []
+        for number, (connection, transport) in enumerate(sides):
+            transport.full = partial(said.append, number)
+            read(connection, frame(FrameType.PING, 0, 0, b"the ping"))
+        assert [connection.workload.bytes_in for connection, _ in sides] == [len(GREETING)] * 3
+        # One that is gone by then has nothing to say.
+        sides[1][0].link.connection_lost(None)
+        await asyncio.sleep(0)
+        assert said == [0, 2]
+        assert all(sides[number][1].written.endswith(b"the ping") for number in said)
+        sides[0][0].link.connection_lost(None)
+        sides[2][0].link.connection_lost(None)
+
+
+async def test_a_large_read_is_served_at_once_behind_all_that_was_read_before() -> None:
+    async with open_echo(clock=SlowClock()) as echo:
+        (small, _), (large, transport) = connected(echo), connected(echo)
+        await until(lambda: not (small.workload._queued or large.workload._queued))
+        before = small.workload.bytes_in, large.workload.bytes_in
+        read(small, PRIORITY)
+        read(large, PRIORITY)
+        read(large, PRIORITY * 2000)
+        assert small.workload.bytes_in == before[0] + len(PRIORITY)
+        assert large.workload.bytes_in == before[1] + 2001 * len(PRIORITY)
+        await until(lambda: not (large.workload._queued or large.core.pending))
+        # It is paused before the next read.
+        assert transport.said == ["pause", "resume"]
+        small.link.connection_lost(None)
+        large.link.connection_lost(None)
 
 
 async def test_answers_of_an_iteration_of_the_loop_leave_in_one_write() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import errno
 import os
+import select
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,21 @@ async def test_a_write_that_is_too_large_is_refused(ring: IoUring | None, fd: in
     assert await begin(ring, fd, largest) == len(largest)
     ring.close(PATIENCE_S)
     assert os.pread(fd, DIRECT_BYTES_MIN, 0) == largest
+
+
+async def test_a_completion_that_close_has_taken_is_not_looked_for_again(
+    ring: IoUring | None, fd: int
+) -> None:
+    if ring is None:
+        return
+    written: list[int] = []
+    assert ring.write(fd, [b"x"], 0, written.append)
+    select.select([ring._event], [], [])
+    # As the loop does when it finds the event.
+    ring._loop.call_soon(ring._woken)
+    ring.close(PATIENCE_S)
+    await asyncio.sleep(0)
+    assert written == [1]
 
 
 async def test_a_failed_write_tells_its_errno_and_the_next_one_works(

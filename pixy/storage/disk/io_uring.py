@@ -101,6 +101,7 @@ class IoUring:
         "_address",
         "_array",
         "_buffer",
+        "_closed",
         "_completions",
         "_done",
         "_end",
@@ -140,7 +141,10 @@ class IoUring:
         # Number of submissions, and of completions that were taken.
         self._submitted = self._written = 0
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._event, self._completed)
+        self._closed = False
+        # Not at once: requests of the same iteration of the loop come first, and are in the next
+        # write.
+        self._loop.add_reader(self._event, self._loop.call_soon, self._woken)
 
     def _map(self, parameters: tuple[int, ...], undo: ExitStack) -> None:
         """Map the rings of `io_uring_params`."""
@@ -211,6 +215,7 @@ class IoUring:
             timeout: seconds. Afterwards the callback is never called, and the kernel may still use
                 the descriptor of the write.
         """
+        self._closed = True
         self._loop.remove_reader(self._event)
         end = time.monotonic() + timeout
         poll = select.poll()
@@ -221,6 +226,10 @@ class IoUring:
                 return
             self._completed()
         self._release()
+
+    def _woken(self) -> None:
+        if not self._closed:
+            self._completed()
 
     def _completed(self) -> None:
         try:
