@@ -11,10 +11,10 @@ A request is judged in the order of Kudu's tablet copy service:
     (the time of the session's last use is set)
     both or none of segment and log offset          InvalidCopyRequest
     a segment or an offset below 0                  InvalidCopyRequest
-    the replica is damaged, or another one by now   the caller's: StorageFault, SegmentNotFound
+    the replica is damaged, or another one by now   the caller's: CorruptData, SegmentNotFound
     no segment of the session has it                SegmentNotFound
     a position at or behind the segment's end       InvalidCopyRequest
-    the bytes cannot be read                        the caller's: StorageFault
+    the bytes cannot be read                        the caller's: CorruptData, StorageFault
 
 Unlike Kudu's, an idle time of 0 means that a session never ends by itself, and the number of
 sessions is limited here, at the source.

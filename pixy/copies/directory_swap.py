@@ -23,7 +23,7 @@ import structlog
 
 from pixy.copies.staged_copy import read_manifest
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.storage import Disk, copy_directory, replaced_directory, unlink_directories
+from pixy.storage import Disk, copy_directory, replaced_directory, sync_is_final, unlink_directories
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,11 @@ log = structlog.get_logger(__name__)
 def swap_directories(disk: Disk, topics: Path, name: str, raft_group: int) -> list[Path]:
     """Replace the directory of a partition by its copy; returns directories to be removed.
 
-    The copy is complete, and the journal has its applied position.
+    The copy is complete, and the journal has its applied position. What a full disk has ended is
+    done anew by another call.
+
+    Raises:
+        OSError: the disk is full, or has failed.
     """
     copy, replaced = copy_directory(topics, raft_group), replaced_directory(topics, raft_group)
     names = disk.names(topics)
@@ -41,10 +45,15 @@ def swap_directories(disk: Disk, topics: Path, name: str, raft_group: int) -> li
                 for _ in unlink_directories(disk, [replaced]):
                     pass
             disk.rename(topics / name, replaced)
-            disk.sync_directory(topics)
+            _sync(disk, topics)
         disk.rename(copy, topics / name)
-        disk.sync_directory(topics)
+        _sync(disk, topics)
     return [replaced] if replaced.name in disk.names(topics) else []
+
+
+def _sync(disk: Disk, topics: Path) -> None:
+    with sync_is_final():
+        disk.sync_directory(topics)
 
 
 def is_due(disk: Disk, topics: Path, raft_group: int, applied: AppliedPosition | None) -> bool:

@@ -36,6 +36,7 @@ from pixy.storage import (
     PartitionLog,
     TopicLogs,
     copy_directory,
+    lost_is_corrupt,
     read_copy_manifest,
     unlink_directories,
     write_copy_manifest,
@@ -60,7 +61,8 @@ def read_manifest(disk: Disk, directory: Path) -> CopyManifest | None:
         DataDirectoryError: a newer release wrote it.
     """
     try:
-        return read_copy_manifest(disk, directory / COPY_MANIFEST)
+        with lost_is_corrupt(directory / COPY_MANIFEST):
+            return read_copy_manifest(disk, directory / COPY_MANIFEST)
     except (FileNotFoundError, CorruptData):
         return None
 

@@ -188,7 +188,8 @@ class Driver:
 
     def hold(self, group: RaftGroup) -> None:
         """Apply and propose nothing of a group from here on, until `release`."""
-        group.held = []
+        if group.held is None:
+            group.held = []
         group.look_at_role()
 
     def release(self, group: RaftGroup) -> None:

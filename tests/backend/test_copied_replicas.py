@@ -4,6 +4,7 @@ of what they lack, from whichever replica can give it, and go on.
 
 import asyncio
 import errno
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.cluster import problems
 from pixy.cluster.log import PartitionCondition
 from pixy.cluster.snapshots.copy_serving import CopyServing
-from pixy.errors import Unavailable
+from pixy.errors import CorruptData, Unavailable
 from pixy.proto.copies_pb2 import FetchCopyRequest
 from pixy.storage import PartitionLog
 from tests.backend.test_replicas_that_were_away import (
@@ -121,6 +122,59 @@ def test_a_damaged_replica_behind_the_journal_is_copied_whole_and_ready_again(tm
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
+def flipped(directory: Path) -> None:
+    """A flipped bit in the oldest batch, which a reader finds."""
+    segment = min(directory.glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[100] ^= 1
+    segment.write_bytes(content)
+
+
+def unreadable(directory: Path) -> None:
+    """A bad sector in the oldest segment, which a reader finds."""
+
+
+def cut(directory: Path) -> None:
+    """The newest segment lacks its last byte, which a start finds."""
+    segment = max(directory.glob("*.log"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("damage", [flipped, unreadable, cut, shutil.rmtree])
+def test_a_damaged_replica_fetches_its_files_anew_and_votes_meanwhile(
+    tmp_path: Path, damage: Callable[[Path], None], restarts: bool
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await quiet_and_busy(cluster)
+        damage(topics_of(away) / "topic-0")
+        await away.begin()
+        await until(
+            lambda: away.node.partitions.get(QUIET) is not None and replica_on(away).group is not None
+        )
+        if damage in (flipped, unreadable):
+            if damage is unreadable:
+                away.disk.unreadable |= {*(topics_of(away) / "topic-0").glob("*.log")}
+            with pytest.raises(CorruptData):
+                await LocalPartitions(away.node, lambda: None).fetch(
+                    replica_on(away), 0, max_bytes=1000, max_wait=0
+                )
+            away.disk.unreadable.clear()  # new files are elsewhere on the disk
+        assert replica_on(away).fault is not None
+        # With it and one more node there is a majority.
+        await nodes[1].kill()
+        await nodes[0].append(b"3")
+        await copied(away, nodes[:1])
+        assert replica_on(away).condition is PartitionCondition.READY
+        if restarts:
+            await away.kill()
+            await away.start()
+        assert await away.values() == [b"0", b"1", b"2", b"3"]
+        assert not any("damaged" in each for each in problems(await away.backend.cluster_status()))
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
 class Sources:
     """Sources of copies.
 
@@ -162,20 +216,30 @@ def rotten(leader: ClusterNode, sources: Sources) -> None:
         segment.write_bytes(content)
 
 
+def lost(leader: ClusterNode, sources: Sources) -> None:
+    """The segments of the leader have bad sectors: it is damaged, too, once that is found."""
+    leader.disk.unreadable |= {*(topics_of(leader) / "topic-0").glob("*.log")}
+
+
 def silent(leader: ClusterNode, sources: Sources) -> None:
     """The leader begins a session, and then fails."""
     sources.failing.append(leader)
 
 
-@pytest.mark.parametrize("break_", [rotten, silent])
+@pytest.mark.parametrize("break_", [rotten, lost, silent])
 def test_another_replica_gives_what_the_leader_cannot(
     tmp_path: Path, break_: Callable[[ClusterNode, Sources], None], sources: Sources
 ) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         nodes, away = await one_behind(cluster)
-        break_(leader_of(*nodes), sources)
+        leader = leader_of(*nodes)
+        break_(leader, sources)
         await away.start()
+        if break_ is lost:
+            await until(lambda: replica_on(leader).fault is not None)
+            leader.disk.unreadable.clear()  # the files of a repair are elsewhere on the disk
         await copied(away, nodes)
+        await until(lambda: replica_on(leader).is_well)
         log = replica_on(away).log
         assert log.read(0, 1 << 20).batches
         assert log.end_offset == 3 + len(MISSED)
@@ -209,6 +273,21 @@ def test_a_full_disk_ends_a_copy_and_it_is_made_later(tmp_path: Path, what: tupl
         await away.begin()
         failed = failing(away.disk, *what, errno.ENOSPC)
         await until(lambda: bool(failed) and not left_of_copies(away))
+        assert replica_on(away).needs_copy
+        away.disk.heal()
+        await copied(away, nodes)
+        assert await values_of(away, nodes) == [b"0", b"1", b"2", *MISSED, b"last"]
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["-replaced", "topic-0"])
+def test_a_full_disk_holds_up_the_names_of_a_copy_until_there_is_room(tmp_path: Path, name: str) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await one_behind(cluster)
+        await away.begin()
+        failed = failing(away.disk, "rename", name, errno.ENOSPC)
+        await until(lambda: len(failed) > 1)
         assert replica_on(away).needs_copy
         away.disk.heal()
         await copied(away, nodes)

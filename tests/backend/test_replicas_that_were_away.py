@@ -165,6 +165,7 @@ def test_a_replica_that_waits_for_a_copy_is_out_of_sync_at_nodes_without_one(tmp
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
+@pytest.mark.usefixtures("no_copies")
 def test_a_damaged_replica_is_in_sync_at_no_node(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)

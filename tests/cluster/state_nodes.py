@@ -60,6 +60,7 @@ class NoPartitions:
 
     def __init__(self) -> None:
         self.left_copies: set[int] = set()
+        self.damaged_groups: set[int] = set()
         self.on_installed: Callable[[PartitionReplica], None] = lambda _: None
 
     def find_replica(self, raft_group: int) -> None:

@@ -90,3 +90,31 @@ def test_a_node_that_was_away_for_long_copies_what_it_lacks(cluster: Cluster, ki
     with loaded.produced([source, away]):
         pass
     loaded.audit([source, away])
+
+
+def cut_segments(node: ClusterNode) -> int:
+    """Take the last byte of the newest segments of a stopped node; returns their number."""
+    found = {path.parent: path for path in sorted((node.folder / "data").glob("*/topics/loaded-*/*.log"))}
+    for path in found.values():
+        content = path.read_bytes()
+        assert content
+        path.write_bytes(content[:-1])
+    return len(found)
+
+
+def test_a_node_with_damaged_replicas_fetches_them_and_is_one_of_a_majority(cluster: Cluster) -> None:
+    loaded = LoadedCluster(cluster, partitions=PARTITIONS)
+    with loaded.produced():
+        pass
+    source = loaded.leader()
+    damaged, other = cluster.others(source)
+    damaged.stop()
+    assert cut_segments(damaged) == PARTITIONS
+    with loaded.produced([source, other]):
+        damaged.start_nowait()
+        said(damaged, GOES_ON, PARTITIONS)
+    damaged.wait_serving()
+    other.kill()
+    with loaded.produced([source, damaged]):
+        pass
+    loaded.audit([source, damaged])

@@ -409,6 +409,26 @@ async def test_a_sync_that_was_due_when_the_disk_was_full_comes_when_there_is_ro
     assert bench.ends() == [[(1, 1, ONE)]]
 
 
+async def test_other_work_that_waits_for_space_is_done_anew_until_there_is_some(bench: Bench) -> None:
+    tried: list[int] = []
+
+    def work() -> int:
+        tried.append(len(tried))
+        if len(tried) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(tried)
+
+    results: list[int] = []
+    bench.writer.run(work, results.append, waits_for_space=True)
+    for _ in range(3):
+        await bench.write()
+    assert (results, bench.faults) == ([3], [])
+    tried.clear()
+    bench.writer.run(work, results.append)
+    await bench.write()
+    assert [getattr(fault, "errno", None) for fault in bench.faults] == [errno.ENOSPC]
+
+
 @pytest.mark.parametrize("waiting", [False, True])
 async def test_stopping_with_a_full_disk_ends(tmp_path: Path, waiting: bool) -> None:
     bench = Bench(tmp_path)

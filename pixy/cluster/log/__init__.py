@@ -11,7 +11,13 @@ from pixy.cluster.log.disk_reserve import Reserve
 from pixy.cluster.log.node_log import LogCounters, LogHooks, LogPeers, NodeLog
 from pixy.cluster.log.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.log.partition_condition import PartitionCondition
-from pixy.cluster.log.partition_snapshots import copied_position, describe, descriptor_of, is_written
+from pixy.cluster.log.partition_snapshots import (
+    applied_state,
+    copied_position,
+    describe,
+    descriptor_of,
+    is_written,
+)
 from pixy.cluster.log.peer_start_record import PeerStartRecord
 from pixy.cluster.log.peer_starts import PeerStart, StartClaim, lacks
 from pixy.cluster.log.recovery import (
@@ -55,6 +61,7 @@ __all__ = [
     "StartClaim",
     "StateMachine",
     "StateReplica",
+    "applied_state",
     "cluster_id_of",
     "copied_position",
     "describe",

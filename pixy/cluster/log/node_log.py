@@ -359,8 +359,21 @@ class NodeLog:
         del self._copied[group]
         return False
 
+    def install_anew(self, replica: PartitionReplica, position: AppliedPosition) -> None:
+        """Replace the files of a partition, whose entries are held, by a staged copy.
+
+        Args:
+            position: the applied position that the copy is complete for, of the applied entry.
+        """
+        assert replica.group is not None
+        assert replica.group.held is not None
+        assert replica.group.applied_index == position.index
+        self._positions.write([position], partial(self._hooks.install, replica, position))
+
     def is_installing(self, group: RaftGroup) -> bool:
-        """True from `install_copy` until the files of the copy are in their place."""
+        """True while the entries of a partition wait for the files of a copy, from `install_copy`
+        on.
+        """
         return group in self._copied or group.held is not None
 
     # --- between the parts ------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class Takeovers:
         if not has_records(replica, snapshot):
             self._unwritten.pop(group, None)
             return False
-        if not is_written(replica):
+        if not is_written(replica) or group.held is not None:
             self._unwritten[group] = snapshot
         elif self._snapshots.arrived(group, snapshot):
             log.info(
@@ -102,15 +102,23 @@ def describe(group: RaftGroup) -> Snapshot | None:
         return Snapshot(exact.index, exact.term, storage.conf_state, _described(exact))
     if not isinstance(replica, PartitionReplica) or storage.conf_index > group.applied_index:
         return Snapshot(start.index, start.term, storage.conf_state)
+    return applied_state(replica)[0]
+
+
+def applied_state(replica: PartitionReplica) -> tuple[Snapshot, PartitionDescriptor]:
+    """The state of a partition as it is applied here."""
+    group = replica.group
+    assert group is not None
     descriptor = PartitionDescriptor(
         log_begin_offset=replica.log.begin_offset,
         end_offset=replica.log.end_offset,
         publication=replica.publication,
         rows=replica.rows.snapshot().encoded(),
     )
-    return Snapshot(
-        group.applied_index, group.applied_term, storage.conf_state, descriptor.SerializeToString()
+    snapshot = Snapshot(
+        group.applied_index, group.applied_term, group.storage.conf_state, descriptor.SerializeToString()
     )
+    return snapshot, descriptor
 
 
 def _described(position: AppliedPosition) -> bytes:

@@ -85,6 +85,7 @@ from pixy.storage import (
     Upkeep,
     Worker,
     copy_directory,
+    lost_is_corrupt,
     run_on,
     sort_partition_directories,
     why_undecodable,
@@ -506,12 +507,13 @@ class Partitions:
                 return _Swapped([], [left] if left.name in self._disk.names(self._topics) else [])
             replaced = swap_directories(self._disk, self._topics, name, replica.raft_group)
             try:
-                return _Swapped(copy.open(position, exists=True), replaced)
+                with lost_is_corrupt(self._topics / name):
+                    return _Swapped(copy.open(position, exists=True), replaced)
             except CorruptData as error:
                 copy.open_given_up(position)
                 return _Swapped([], replaced, error)
 
-        self._writer.run(swap, partial(self._swapped, replica, copy))
+        self._writer.run(swap, partial(self._swapped, replica, copy), waits_for_space=True)
 
     def _swapped(self, replica: PartitionReplica, copy: PartitionLog, swapped: "_Swapped") -> None:
         """A copy is in its place."""

@@ -3,7 +3,8 @@
 What a snapshot means for a raft group is in `pixy.multiraft`.
 """
 
-from pixy.cluster.snapshots.copy_fetching import CopyFetching, CopyMethod
+from pixy.cluster.snapshots.copy_fetching import CopyFetching
+from pixy.cluster.snapshots.copy_pulling import CopyFetchingOptions, CopyMethod
 from pixy.cluster.snapshots.copy_serving import CopyServing
 from pixy.cluster.snapshots.snapshot_counts import SnapshotCounts
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
@@ -11,6 +12,7 @@ from pixy.cluster.snapshots.snapshot_serving import SnapshotServing
 
 __all__ = [
     "CopyFetching",
+    "CopyFetchingOptions",
     "CopyMethod",
     "CopyServing",
     "FetchingOptions",

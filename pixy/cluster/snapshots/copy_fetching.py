@@ -17,95 +17,57 @@ its answer.
 
 An offer while a copy is being installed waits until it is: the next copy takes its directory. A
 replica whose leader, and all other replicas, know no copies waits (`missing_copies`).
+
+A damaged replica fetches all its files anew, without an offer: its journal is intact, so it votes
+and confirms entries all the while. It copies the records up to the entry that is applied at the
+time, then what has come meanwhile; then its entries wait, the rest is copied, and the applied
+position of the copied files is written, of the same entry. From there on it is as above. The only
+replica of a partition stays damaged.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Protocol
 
 import structlog
 
-from pixy.aio.retries import Backoff
 from pixy.aio.tasks import Tasks
 from pixy.cluster.log import (
     NodeLog,
     PartitionCondition,
     PartitionReplica,
+    applied_state,
     copied_position,
     descriptor_of,
     is_written,
 )
-from pixy.cluster.snapshots.missing_copies import MissingCopies
-from pixy.copies import CopyDownload, CopySources, OwnRecords, StagedCopy, TokenBucket
-from pixy.errors import (
-    CorruptData,
-    FailedPrecondition,
-    InvalidArgument,
-    NoSuchReplica,
-    PixyError,
-    StorageFault,
-    Unavailable,
+from pixy.cluster.snapshots.copy_pulling import (
+    CopyCall,
+    CopyFetchingOptions,
+    CopyPulling,
+    NotNeededError,
+    PartialCopy,
 )
+from pixy.cluster.snapshots.missing_copies import MissingCopies
+from pixy.copies import OwnRecords, StagedCopy
+from pixy.errors import CorruptData, PixyError, StorageFault, Unavailable
 from pixy.faults import OnFault
 from pixy.multiraft import RaftGroup
-from pixy.peers import decode_answer
-from pixy.proto.copies_pb2 import (
-    BeginCopyRequest,
-    BeginCopyResponse,
-    EndCopyRequest,
-    FetchCopyResponse,
-)
-from pixy.proto.state_pb2 import PartitionDescriptor
-from pixy.raft import Message, Snapshot
+from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
+from pixy.raft import NONE, Message, Snapshot
 from pixy.storage import run_on
 
 log = structlog.get_logger(__name__)
 
-_SUPERBLOCK_BYTES_MAX = 4 << 20
-_CHUNK_HEADER_BYTES = 1024
+_OPTIONS = CopyFetchingOptions()
 _LOOKS = 60
 """Seconds with a leader after which a replica counts as well: it was offered no position."""
-_WRITING_S = 0.1
-"""Seconds after a flush for which clients count as writing."""
-
-
-class CopyMethod(Enum):
-    """Calls of a copy session."""
-
-    BEGIN = "begin"
-    CHECK = "check"
-    FETCH = "fetch"
-    END = "end"
-
-
-CopyCall = Callable[[int, CopyMethod, bytes, float], Awaitable[bytes]]
-"""Calls a node, with a timeout in seconds; returns the answer or raises PixyError."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyFetchingOptions:
-    """Options of a `CopyFetching`.
-
-    Attributes:
-        copies_max: copies at a time; the others wait.
-        chunk_bytes: bytes to ask for at a time.
-        timeout_s: seconds to wait for an answer.
-        attempts_max: failures in a row of a source until it is asked no more.
-        pause_s, pause_max_s: shortest and longest pause between them, in seconds.
-        bytes_per_second: pace while clients write.
-    """
-
-    copies_max: int = 4
-    chunk_bytes: int = 1 << 20
-    timeout_s: float = 5.0
-    attempts_max: int = 3
-    pause_s: float = 0.05
-    pause_max_s: float = 2.0
-    bytes_per_second: int = 64 << 20
+_REPAIR_PAUSE_S = 5.0
+"""Seconds between two attempts to repair a replica."""
+_ROUNDS_MAX = 3
+"""Times that a repair copies what has come meanwhile, before entries wait for it."""
 
 
 class CopiedPartitions(Protocol):
@@ -113,66 +75,10 @@ class CopiedPartitions(Protocol):
 
     on_installed: Callable[[PartitionReplica], None]
     left_copies: set[int]
+    damaged_groups: set[int]
 
     def find_replica(self, raft_group: int) -> PartitionReplica | None:
         """As `Partitions.find_replica`."""
-
-
-class _NotNeededError(Exception):
-    """The position of a copy is not awaited any more."""
-
-
-class _Copy:
-    """A copy under way.
-
-    Attributes:
-        own: the records that the replica keeps, None if it keeps none.
-    """
-
-    def __init__(
-        self,
-        replica: PartitionReplica,
-        snapshot: Snapshot,
-        descriptor: PartitionDescriptor,
-        staged: StagedCopy,
-    ) -> None:
-        assert replica.group is not None
-        self.replica = replica
-        self.group = replica.group
-        self.snapshot = snapshot
-        self.descriptor = descriptor
-        self.staged = staged
-        self.own = _own_records(replica, descriptor)
-        self.download: CopyDownload
-        self._state = replica.log, replica.log.end_offset, replica.condition
-
-    def begin(self) -> None:
-        """Go on where an earlier attempt has ended. Blocks."""
-        end = self.descriptor.end_offset
-        if self.own is not None:
-            lowest = highest = self.own.end_offset
-        else:
-            lowest, highest = 0, min(self.descriptor.log_begin_offset, end)
-        self.staged.open(lowest, highest, end)
-        self.download = CopyDownload(self.staged.end_offset, end, self.snapshot.term)
-
-    def restart(self, offset: int) -> None:
-        """Begin anew at an offset: nobody has the records below it any more. Blocks."""
-        self.own = None
-        self.staged.restart(offset)
-        self.download.restart(offset)
-
-    def take(self, answer: FetchCopyResponse, bytes_max: int) -> None:
-        """Verify an answer, and write what it brings. Blocks."""
-        batches = self.download.take(answer, bytes_max)
-        if batches:
-            self.staged.write(batches, self.download.offset)
-
-    @property
-    def is_as_it_was(self) -> bool:
-        """True if nothing has become of the replica's log since the copy began."""
-        replica = self.replica
-        return (replica.log, replica.log.end_offset, replica.condition) == self._state
 
 
 def _own_records(replica: PartitionReplica, descriptor: PartitionDescriptor) -> OwnRecords | None:
@@ -205,21 +111,22 @@ class CopyFetching:
         call: CopyCall,
         is_source: Callable[[int], bool],
         on_fault: OnFault,
-        options: CopyFetchingOptions = CopyFetchingOptions(),
+        options: CopyFetchingOptions = _OPTIONS,
     ) -> None:
         self._log = node_log
         self._partitions = partitions
-        self._call = call
         self._is_source = is_source
-        self._options = options
         self._tasks = Tasks(on_fault)
+        self._pulling = CopyPulling(node_log, call, self._tasks, options)
         self._slots = asyncio.Semaphore(options.copies_max)
         self._running: dict[RaftGroup, asyncio.Task[None]] = {}
         # Offers to groups that are about to get the files of a copy.
         self._later: dict[RaftGroup, Message] = {}
         self._missing = MissingCopies(self._caught_up)
-        self._bucket = TokenBucket(options.bytes_per_second, options.bytes_per_second / 4)
-        self._loop = asyncio.get_running_loop()
+        # Times before which no repair is tried again, of damaged replicas.
+        self._repairs: dict[RaftGroup, float] = {}
+        # Why a copy was not possible, as it was logged last, by raft group.
+        self._told: dict[int, str] = {}
         self._stopped = False
         partitions.on_installed = self._installed
         # Copies that a start has found, and how often their replicas were looked at since.
@@ -256,17 +163,24 @@ class CopyFetching:
 
     def _installed(self, replica: PartitionReplica) -> None:
         group = replica.group
-        message = None if group is None else self._later.pop(group, None)
-        if group is not None and group.removed is None:
-            topic, partition = replica.partition
-            log.info(
-                "a replica was copied, and goes on",
-                topic=topic,
-                partition=partition,
-                up_to=replica.log.end_offset,
-            )
-            if message is not None and group.node is not None and not self._stopped:
-                self.offered(group, message)
+        if group is None or group.removed is not None:
+            return
+        topic, partition = replica.partition
+        log.info(
+            "a replica was copied, and goes on",
+            topic=topic,
+            partition=partition,
+            up_to=replica.log.end_offset,
+        )
+        self._told.pop(group.raft_group, None)
+        self._go_on(group)
+
+    def _go_on(self, group: RaftGroup) -> None:
+        """The entries of a replica do not wait any more: take what was offered meanwhile."""
+        self._log.takeovers.positions_durable()
+        message = self._later.pop(group, None)
+        if message is not None and group.node is not None and not self._stopped:
+            self.offered(group, message)
 
     def _caught_up(self, replica: PartitionReplica) -> None:
         """A replica needs no copy any more: entries have come instead, or it is installed."""
@@ -275,8 +189,17 @@ class CopyFetching:
             staged = self._staged(replica)
             self._tasks.spawn(self._remove(staged), f"removal of a copy of {replica.partition}")
 
-    def sweep(self, _: float) -> None:
-        """Remove copies of earlier processes that nobody needs; called by a timer."""
+    def sweep(self, now: float) -> None:
+        """Repair damaged replicas, and remove copies of earlier processes that nobody needs; called
+        by a timer.
+        """
+        damaged = self._partitions.damaged_groups
+        for repaired in [each for each in self._repairs if each.raft_group not in damaged]:
+            del self._repairs[repaired]
+        for raft_group in list(damaged):
+            replica = self._partitions.find_replica(raft_group)
+            if replica is not None and not self._stopped:
+                self._maybe_repair(replica, now)
         for raft_group in list(self._left):
             replica = self._partitions.find_replica(raft_group)
             group = None if replica is None else replica.group
@@ -293,13 +216,13 @@ class CopyFetching:
         return StagedCopy(self._log.disk, topics, replica.log.identity, replica.log.topic)
 
     def _sources(self, replica: PartitionReplica, first: int) -> list[int]:
-        """Nodes to ask for a copy, the leader first."""
+        """Nodes to ask for a copy, the leader first if there is one."""
         own = self._log.driver.node_id
         assert replica.group is not None
         # A node that leaves has its replica yet.
         members = sorted(replica.group.storage.conf_state.members)
         nodes = dict.fromkeys([first, *replica.replicas, *members])
-        return [each for each in nodes if each != own and self._is_source(each)]
+        return [each for each in nodes if each not in (own, NONE) and self._is_source(each)]
 
     # --- one copy ---------------------------------------------------------------------------------
 
@@ -314,21 +237,30 @@ class CopyFetching:
             await asyncio.wait([before])
         group = replica.group
         assert group is not None
-        staged = self._staged(replica)
+        installs = False
+        try:
+            installs = await self._make(replica, partial(self._fetch, replica, snapshot, sources))
+        except Exception:
+            self._log.driver.snapshots.failed(group, snapshot, silently=True)
+            raise
+        if not installs:
+            self._log.driver.snapshots.failed(group, snapshot, silently=True)
+
+    async def _make(self, replica: PartitionReplica, copy: Callable[[StagedCopy], Awaitable[bool]]) -> bool:
+        """Make a copy once there is a slot; False if it is not needed any more, or impossible by
+        now.
+        """
+        group, staged = replica.group, self._staged(replica)
+        assert group is not None
         task = asyncio.current_task()
         try:
             async with self._slots:
-                installs = await self._try(replica, snapshot, sources, staged)
-        except asyncio.CancelledError:
+                installs = await self._try(replica, staged, copy)
+        except (Exception, asyncio.CancelledError):
             self._ended(group, task, staged)
-            raise
-        except Exception:
-            self._ended(group, task, staged)
-            self._log.driver.snapshots.failed(group, snapshot, silently=True)
             raise
         self._ended(group, task, None if installs else staged)
-        if not installs:
-            self._log.driver.snapshots.failed(group, snapshot, silently=True)
+        return installs
 
     def _ended(self, group: RaftGroup, task: "asyncio.Task[None] | None", staged: StagedCopy | None) -> None:
         if staged is not None:
@@ -337,16 +269,12 @@ class CopyFetching:
             del self._running[group]
 
     async def _try(
-        self, replica: PartitionReplica, snapshot: Snapshot, sources: Sequence[int], staged: StagedCopy
+        self, replica: PartitionReplica, staged: StagedCopy, copy: Callable[[StagedCopy], Awaitable[bool]]
     ) -> bool:
-        """Make a copy and install it; False if it is not needed any more, or impossible by now."""
-        descriptor = descriptor_of(snapshot)
-        assert descriptor is not None
         await self._log.writer.flush()
-        copy = _Copy(replica, snapshot, descriptor, staged)
         try:
-            return await self._fetch(copy, sources)
-        except _NotNeededError:
+            return await copy(staged)
+        except NotNeededError:
             keeps, reason = not replica.deleted, ""
         except (OSError, StorageFault, CorruptData) as error:
             keeps, reason = False, str(error)
@@ -354,7 +282,8 @@ class CopyFetching:
             keeps, reason = True, str(error)
         if not keeps or replica.deleted:
             await self._remove(staged)
-        if reason and not replica.deleted:
+        if reason and not replica.deleted and self._told.get(replica.raft_group) != reason:
+            self._told[replica.raft_group] = reason
             topic, partition = replica.partition
             log.warning("a replica cannot be copied yet", topic=topic, partition=partition, reason=reason)
         return False
@@ -363,21 +292,37 @@ class CopyFetching:
         with suppress(OSError):
             await run_on(self._log.copying, staged.remove)
 
-    async def _fetch(self, copy: _Copy, sources: Sequence[int]) -> bool:
+    async def _fetch(
+        self, replica: PartitionReplica, snapshot: Snapshot, sources: Sequence[int], staged: StagedCopy
+    ) -> bool:
         """Fetch what is missing, and install it; False if it is not needed any more."""
-        worker = self._log.copying
-        end = copy.replica.log.end_offset
-        if end > copy.descriptor.end_offset:
+        descriptor = descriptor_of(snapshot)
+        assert descriptor is not None
+        copy = PartialCopy(
+            replica,
+            snapshot,
+            descriptor,
+            staged,
+            lambda: self._log.driver.snapshots.awaits(copy.group, snapshot),
+            _own_records(replica, descriptor),
+        )
+        end = replica.log.end_offset
+        if end > descriptor.end_offset:
             raise CorruptData(
-                f"it has records up to offset {end}, its leader at entry {copy.snapshot.index} up to "
-                f"{copy.descriptor.end_offset}"
+                f"it has records up to offset {end}, its leader at entry {snapshot.index} up to "
+                f"{descriptor.end_offset}"
             )
-        await run_on(worker, copy.begin)
-        await self._pull(copy, CopySources(list(sources), self._options.attempts_max))
+        await run_on(self._log.copying, copy.begin)
+        await self._pulling.pull(copy, sources)
+        position = await self._seal(copy)
+        return self._log.install_copy(copy.group, snapshot, position)
+
+    async def _seal(self, copy: PartialCopy) -> AppliedPosition:
+        """Make a copy complete, durably; returns its applied position."""
         own, begin = copy.own, copy.staged.begin_offset
         state = copied_position(copy.replica, copy.snapshot)
-        position = await run_on(worker, lambda: copy.staged.seal(state, own))
-        self._check_needed(copy)
+        position = await run_on(self._log.copying, lambda: copy.staged.seal(state, own))
+        copy.check_needed()
         if not copy.is_as_it_was:
             raise Unavailable("its log has changed meanwhile")
         topic, partition = copy.replica.partition
@@ -388,88 +333,64 @@ class CopyFetching:
             from_offset=begin,
             to_offset=position.end_offset,
         )
-        return self._log.install_copy(copy.group, copy.snapshot, position)
+        return position
 
-    def _check_needed(self, copy: _Copy) -> None:
-        if copy.replica.deleted or not self._log.driver.snapshots.awaits(copy.group, copy.snapshot):
-            raise _NotNeededError
+    # --- repair -----------------------------------------------------------------------------------
 
-    async def _pull(self, copy: _Copy, sources: CopySources) -> None:
-        """Fetch from one source after the other.
-
-        Raises:
-            Unavailable: none gives the rest.
+    def _maybe_repair(self, replica: PartitionReplica, now: float) -> None:
+        """Fetch the files of a damaged replica anew, unless it is tried, was just now, or it waits
+        for a copy in any case.
         """
-        backoff = Backoff(self._options.pause_s, self._options.pause_max_s)
-        reason = "there is no source"
-        while not copy.download.is_complete:
-            source = sources.next
-            if source is None:
-                raise Unavailable(f"no replica gives what is missing: {reason}")
-            try:
-                await self._pull_from(source, copy, sources)
-            except (CorruptData, NoSuchReplica, InvalidArgument, FailedPrecondition) as error:
-                reason = f"node {source}: {error}"
-                sources.failed(for_good=True)
-            except PixyError as error:
-                reason = f"node {source}: {error}"
-                sources.failed(for_good=False)
-                await asyncio.sleep(backoff.grow())
-            self._check_needed(copy)
+        group = replica.group
+        if group is None or group.application is None or replica.needs_copy:
+            return
+        if group in self._running or self._log.is_installing(group) or now < self._repairs.get(group, now):
+            return
+        sources = self._sources(replica, group.leader)
+        if not sources:
+            return
+        if group not in self._repairs:
+            topic, partition = replica.partition
+            log.info("a damaged replica fetches its files from another one", topic=topic, partition=partition)
+        self._repairs[group] = now + _REPAIR_PAUSE_S
+        self._running[group] = self._tasks.spawn(
+            self._repair(replica, sources), f"repair of {replica.partition}"
+        )
 
-    async def _pull_from(self, source: int, copy: _Copy, sources: CopySources) -> None:
-        """Fetch from one source until all is there."""
-        begun = await self._begin(source, copy)
+    async def _repair(self, replica: PartitionReplica, sources: Sequence[int]) -> None:
+        await self._make(replica, partial(self._fetch_anew, replica, sources))
+
+    async def _fetch_anew(
+        self, replica: PartitionReplica, sources: Sequence[int], staged: StagedCopy
+    ) -> bool:
+        """Fetch all files of a replica, and replace them; its entries wait in the end."""
+        group = replica.group
+        assert group is not None
+        copy = PartialCopy(replica, *applied_state(replica), staged, lambda: group.removed is None)
+        copy.check_needed()
+        await run_on(self._log.copying, copy.begin)
+        for _ in range(_ROUNDS_MAX):
+            await self._pulling.pull(copy, sources)
+            if copy.download.end_offset == replica.log.end_offset:
+                break
+            copy.follow(*applied_state(replica))
+        else:
+            await self._pulling.pull(copy, sources)
+        self._log.driver.hold(group)
         try:
-            if begun.log_begin_offset > copy.download.offset:
-                offset = min(begun.log_begin_offset, copy.descriptor.end_offset)
-                await run_on(self._log.copying, partial(copy.restart, offset))
-            else:
-                copy.download.restart(copy.download.offset)
-            while not copy.download.is_complete:
-                self._check_needed(copy)
-                size = await self._fetch_chunk(source, begun.session, copy)
-                sources.progressed()
-                await self._pace(size)
-        except (PixyError, _NotNeededError) as error:
-            self._end_session(source, begun.session, str(error) or "it is not needed any more")
+            # Of what was applied before no applied position comes later than that of the copy.
+            await self._log.writer.flush()
+            copy.check_needed()
+            copy.follow(*applied_state(replica))
+            await self._pulling.pull(copy, sources)
+            position = await self._seal(copy)
+        except (Exception, asyncio.CancelledError):
+            if group.removed is None:
+                self._log.driver.release(group)
+                self._go_on(group)
             raise
-        self._end_session(source, begun.session, "")
-
-    async def _begin(self, source: int, copy: _Copy) -> BeginCopyResponse:
-        request = BeginCopyRequest(
-            raft_group=copy.replica.raft_group,
-            incarnation=self._log.incarnation.number,
-            index=copy.snapshot.index,
-            end_offset=copy.descriptor.end_offset,
-            from_offset=copy.download.offset,
-        )
-        payload = await self._call(
-            source, CopyMethod.BEGIN, request.SerializeToString(), self._options.timeout_s
-        )
-        return decode_answer(BeginCopyResponse, payload, _SUPERBLOCK_BYTES_MAX)
-
-    async def _fetch_chunk(self, source: int, session: int, copy: _Copy) -> int:
-        size = self._options.chunk_bytes
-        request = copy.download.request(session, size).SerializeToString()
-        payload = await self._call(source, CopyMethod.FETCH, request, self._options.timeout_s)
-        answer = decode_answer(FetchCopyResponse, payload, size + _CHUNK_HEADER_BYTES)
-        await run_on(self._log.copying, partial(copy.take, answer, size))
-        return len(answer.data)
-
-    def _end_session(self, source: int, session: int, failure: str) -> None:
-        self._tasks.spawn(self._tell_end(source, session, failure), "end of a copy session")
-
-    async def _tell_end(self, source: int, session: int, failure: str) -> None:
-        request = EndCopyRequest(session=session, success=not failure, error=failure)
-        with suppress(PixyError):
-            await self._call(source, CopyMethod.END, request.SerializeToString(), self._options.timeout_s)
-
-    async def _pace(self, size: int) -> None:
-        """Wait as long as clients that write make it necessary."""
-        now = self._loop.time()
-        if now - self._log.journal.flushed_at < _WRITING_S:
-            await asyncio.sleep(self._bucket.take(size, now))
+        self._log.install_anew(replica, position)
+        return True
 
 
 def _nothing(*_: object) -> None:

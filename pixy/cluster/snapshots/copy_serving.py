@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from pixy.cluster.log import NodeLog, PartitionReplica
 from pixy.cluster.replicas import Partitions
 from pixy.copies import CopiedSegment, CopyKey, CopySession, CopySessions, WantedBytes
@@ -26,7 +28,12 @@ from pixy.proto.copies_pb2 import (
     FetchCopyResponse,
 )
 from pixy.records import crc32c
-from pixy.storage import PartitionLog, run_on
+from pixy.storage import PartitionLog, is_unreadable, run_on
+
+log = structlog.get_logger(__name__)
+
+_REASON_MAX = 500
+"""Characters of another node's reason that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,13 @@ class CopyServing:
         _check_undamaged(replica)
         if replica.log is not log:
             raise SegmentNotFound(f"the files of raft group {replica.raft_group} were replaced here")
-        position, chunk, crc = await run_on(self._log.copying, lambda: _read(log, wanted))
+        try:
+            position, chunk, crc = await run_on(self._log.copying, lambda: _read(log, wanted))
+        except CorruptData as error:
+            group = replica.group
+            if replica.log is log and group is not None and not self._log.is_installing(group):
+                self._partitions.set_fault(replica, error)
+            raise
         self._heard_of(replica, caller)
         segment = wanted.segment
         run_crc, run_position = session.served(segment.base_offset, position, chunk, crc)
@@ -163,7 +176,17 @@ class CopyServing:
             NoCopySession: there is none.
         """
         request = EndCopyRequest.FromString(payload)
-        self._end(self._sessions.use(request.session, caller, self._loop.time()))
+        session = self._sessions.use(request.session, caller, self._loop.time())
+        if not request.success:
+            topic, partition = self._replicas[session.number][0].partition
+            log.info(
+                "a node has broken off a copy from here",
+                node=caller,
+                topic=topic,
+                partition=partition,
+                reason=request.error[:_REASON_MAX],
+            )
+        self._end(session)
         return b""
 
     # --- sessions ---------------------------------------------------------------------------------
@@ -222,7 +245,8 @@ def _read(log: PartitionLog, wanted: WantedBytes) -> tuple[int, bytes, int]:
     except FileNotFoundError as error:
         raise SegmentNotFound(f"{where} was removed") from error
     except OSError as error:
-        raise StorageFault(f"{where} cannot be read: {error}") from error
+        kind = CorruptData if is_unreadable(error) else StorageFault
+        raise kind(f"{where} cannot be read: {error}") from error
     if len(chunk) < size:
         raise CorruptData(f"{where} ends at byte {position + len(chunk)}, it had {segment.size}")
     return position, chunk, crc32c(chunk)

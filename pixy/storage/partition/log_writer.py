@@ -279,19 +279,37 @@ class LogWriter:
         self._open.discard(partition_log)
         self._to_sync = min(self._to_sync, len(self._unsynced.keys() | self._dirty.keys()))
 
-    def run(self, work: Callable[[], T], then: Callable[[T], object]) -> None:
+    def run(
+        self, work: Callable[[], T], then: Callable[[T], object], *, waits_for_space: bool = False
+    ) -> None:
         """Do other work on files of logs, after the jobs submitted so far; `then` gets the result.
 
         An error ends the writer, as the error of a write does.
+
+        Args:
+            waits_for_space: work that a full disk ends is done anew, until there is room.
         """
 
+        told = False
+
         def done(result: Any, error: BaseException | None) -> None:
+            nonlocal told
             if self._broken:
                 return
             if error is None:
                 then(result)
+            elif waits_for_space and is_disk_full(error):
+                if not told:
+                    log.error("no room for files of a partition, waiting for some", error=str(error))
+                told = True
+                self._on_full()
+                self._loop.call_later(self._pace.full_disk_retry_s, again)
             else:
                 self._break(error)
+
+        def again() -> None:
+            if not self._broken:
+                self._worker.submit(work, done)
 
         self._worker.submit(work, done)
 

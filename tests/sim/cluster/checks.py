@@ -264,6 +264,8 @@ class Checks:
         roll_forward(disk, DIRECTORY / "topics", names, lambda each: recovered.group(each).applied)
         for raft_group, history in self._partitions():
             position = recovered.group(raft_group).applied
+            if machine.is_rotten(raft_group):
+                continue
             if position is not None:
                 check_synced(disk, self._layout.name(raft_group), history, position)
             if machine.online:  # a start has to cut a torn end first

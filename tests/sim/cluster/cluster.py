@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from random import Random
 
+from pixy.cluster.log.replica import PartitionReplica
 from pixy.errors import CorruptData
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import Message, StateType
@@ -17,6 +18,7 @@ from tests.sim.cluster.member import LogMember, Member, Outside, state_name
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.packets import SnapshotReport
 from tests.sim.cluster.requests import Request, Requests
+from tests.sim.cluster.segments import durable_segments
 from tests.sim.cluster.swarm import NODES, Focus, draw_swarm
 from tests.sim.kit.lives import Life, LivesLoop
 from tests.sim.kit.rest_audit import TICK_S
@@ -26,6 +28,9 @@ from tests.sim.world import DIRECTORY
 _FETCH_S = (0.001, 0.05, 0.05, 1.0)
 _DAY_MS = 86_400_000
 _OFFER_S = 2.0
+_ROT = 0.3
+"""Share of the runs in which segments rot."""
+_ROT_S = (0.2, 1.5)
 
 
 class Cluster:
@@ -48,6 +53,7 @@ class Cluster:
         swarm = draw_swarm(self.scene.random("swarm"))
         self.swarm = swarm if focus is None else focus(swarm)
         self._rng = self.scene.random("cluster")
+        self._rot_rng = self.scene.random("rot")
         self.machines: dict[int, Machine] = {}
         self.checks = Checks(self.scene, self.machines, self.swarm.layout)
         self.requests = Requests(self.scene, self.checks, self.swarm.layout, self.swarm.quiet_from_s)
@@ -81,6 +87,7 @@ class Cluster:
             machine.start()
             self._tick(machine)
             self._offer_again(machine)
+        self._begin_rot()
 
     def _make(self, machine: Machine, life: Life) -> Member:
         scene = self.scene
@@ -92,6 +99,7 @@ class Cluster:
             partial(self.network.send, machine),
             partial(self._fetch, machine, life),
             machine.copying,
+            lambda: machine.has_rotted,
             partial(self.checks.recovered, machine),
             partial(self.checks.applying, machine),
             machine.fault,
@@ -114,6 +122,36 @@ class Cluster:
         if machine.life is not None and isinstance(machine.member, LogMember):
             machine.life.run(machine.member.offer_again)
         self.scene.loop.outside(_OFFER_S, self._offer_again, machine)
+
+    def _begin_rot(self) -> None:
+        """Have segments rot in some runs."""
+        if self._rot_rng.random() < _ROT:
+            self.scene.loop.outside(self._rot_rng.uniform(*_ROT_S), self._rot)
+
+    def _rot(self) -> None:
+        """Let a bit of a segment rot, of one node at a time and while all others have its records;
+        consumers read what is damaged now and then.
+        """
+        rng, machines = self._rot_rng, list(self.machines.values())
+        self.scene.loop.outside(rng.uniform(*_ROT_S), self._rot)
+        machine, raft_group = rng.choice(machines), rng.choice(self.swarm.layout.partitions)
+        rotten = [each for each in machines if each.is_rotten(raft_group)]
+        for each in rotten:
+            if isinstance(each.member, LogMember) and each.life is not None and each.online:
+                each.life.run(each.member.read_all, raft_group)
+        if rotten or self.scene.healed or not all(each.online and not each.retired for each in machines):
+            return
+        replicas = [each.member.replica(raft_group) for each in machines if each.member is not None]
+        ends = [
+            each.log.end_offset for each in replicas if isinstance(each, PartitionReplica) and each.is_well
+        ]
+        if len(ends) == len(machines):
+            paths = durable_segments(machine.disk, self.swarm.layout.name(raft_group), min(ends))
+            if paths:
+                path = rng.choice(paths)
+                self.scene.note(f"{machine.id}   a bit of {path.name} rots")
+                self.scene.counts["segments damaged"] += 1
+                machine.rot(raft_group, path, rng)
 
     def probe(self) -> None:
         """Look at the disk of some machine, now and then."""
@@ -165,9 +203,18 @@ class Cluster:
                 last = self.checks.histories[raft_group].last
                 if applied < last and not self._is_excused(machine, raft_group):
                     yield f"node {node_id}, raft group {raft_group}: applied {applied} of {last}: {self.describe(raft_group)}"
+        yield from self._damaged()
         for request in self.requests.open:
             if not self._is_excused(request.machine, request.raft_group) and not self._lacks_room(request):
                 yield f"no answer to: {request}: {self.describe(request.raft_group)}"
+
+    def _damaged(self) -> Iterator[str]:
+        for machine in self.machines.values():
+            for raft_group in self.swarm.layout.partitions if not machine.retired else ():
+                replica = None if machine.member is None else machine.member.replica(raft_group)
+                fault = replica.fault if isinstance(replica, PartitionReplica) else None
+                if fault is not None or machine.is_rotten(raft_group):
+                    yield f"node {machine.id}, raft group {raft_group}: is damaged: {fault}"
 
     def _is_excused(self, machine: Machine, raft_group: int) -> bool:
         """True if a node cannot know of the last entries: it is no member."""

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
+from random import Random
 
 from pixy.cluster.log.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.errors import StorageFault
@@ -54,6 +56,7 @@ class Machine(AnyMachine):
         flushes: newest flush that each other node has told of.
         admitted: the last one that another node has let in.
         dies_installing: its process ends near the next install of a snapshot.
+        has_rotted: a segment was damaged.
     """
 
     def __init__(
@@ -75,6 +78,9 @@ class Machine(AnyMachine):
         self.flushes: dict[int, int] = {}
         self.admitted = 0
         self.dies_installing = False
+        self.has_rotted = False
+        # Bytes of segments that are damaged, by raft group: file, position, and what it was.
+        self._rotten: dict[int, tuple[Path, int, int]] = {}
         # How often its process may yet end near a step of a copy, also once everything is healed;
         # then it starts again soon.
         self._deaths_left = _COPY_DEATHS_MAX
@@ -163,6 +169,27 @@ class Machine(AnyMachine):
             self._restarts = True
             self.disk.die_near = self._rng.choice(_COPY_STEPS)
             self.disk.die_phase = self._rng.choice(("before", "middle", "after"))
+
+    # --- damage -----------------------------------------------------------------------------------
+
+    def rot(self, raft_group: int, path: Path, rng: Random) -> None:
+        """Flip a bit of the last record of a segment."""
+        data = self.disk.inode(path).data
+        position = len(data) - 1
+        self.has_rotted = True
+        self._rotten[raft_group] = path, position, data[position]
+        self.disk.flip(path, position, rng.randrange(8))
+
+    def is_rotten(self, raft_group: int) -> bool:
+        """True while a damaged segment of a raft group is in its place."""
+        found = self._rotten.get(raft_group)
+        if found is None:
+            return False
+        path, position, good = found
+        if self.disk.files().get(path, 0) > position and self.disk.inode(path).data[position] != good:
+            return True
+        del self._rotten[raft_group]
+        return False
 
     # --- backups ----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ counters, and partitions of one topic.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Protocol
@@ -23,8 +24,7 @@ from pixy.cluster.log.recovery import DataDirectory, RecoveredNode, recover_node
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
 from pixy.cluster.replicas.partitions import Partitions
 from pixy.cluster.replicas.state_group_recovery import recover_state_group
-from pixy.cluster.snapshots import CopyFetching, CopyMethod, CopyServing
-from pixy.cluster.snapshots.copy_fetching import CopyFetchingOptions
+from pixy.cluster.snapshots import CopyFetching, CopyFetchingOptions, CopyMethod, CopyServing
 from pixy.cluster.snapshots.copy_serving import CopyServingOptions
 from pixy.cluster.state.metadata import Topic
 from pixy.cluster.state.proposable import why_not_batches, why_not_proposable
@@ -74,6 +74,7 @@ class Outside:
         send: sends a packet to another node.
         fetch: has the data of a snapshot fetched.
         copying: told that a partition is about to be copied.
+        is_rotten: tells whether segments on the disk are damaged.
         recovered: told of what a start has found.
         applying: told of each entry that is about to be applied.
         fault: told of the error after which nothing is durable any more.
@@ -86,6 +87,7 @@ class Outside:
     send: Callable[[int, Packet], None]
     fetch: Callable[[RaftGroup, Message], None]
     copying: Callable[[], None]
+    is_rotten: Callable[[], bool]
     recovered: Callable[[RecoveredNode], None]
     applying: Callable[[RaftGroup, Entry], None]
     fault: Callable[[BaseException], None]
@@ -260,6 +262,7 @@ class LogMember:
         self._groups: Mapping[int, RaftGroup] = {}
         self._started = False
         self._copies: _Copies
+        self._reading = Tasks(self._fault)
         self._options = NodeOptions(
             DIRECTORY,
             sizes.journal,
@@ -347,6 +350,7 @@ class LogMember:
             self._partitions.group_of(replica)
 
     async def stop(self) -> None:
+        await self._reading.cancel_all()
         await self._copies.stop()
         await self._log.stop()
         self._log.abandon()
@@ -379,12 +383,36 @@ class LogMember:
     def _install(self, replica: PartitionReplica, position: AppliedPosition) -> None:
         self._partitions.install(replica, position)
 
+    def read_all(self, raft_group: int) -> None:
+        """Read the segments of a partition as consumers do: what is damaged is found."""
+        self._reading.spawn(self._read_all(self._replica_of(raft_group)), "reading")
+
+    def _replica_of(self, raft_group: int) -> PartitionReplica:
+        replica = self._partitions.find_replica(raft_group)
+        assert replica is not None
+        return replica
+
+    async def _read_all(self, replica: PartitionReplica) -> None:
+        log = replica.log
+        at = log.begin_offset
+        try:
+            while at < log.written_offset:
+                chunk = await run_on(self._files, partial(log.read, at, 1 << 16))
+                at = chunk.next_offset
+        except CorruptData as error:
+            if replica.log is log and replica.group is not None and replica.group.held is None:
+                self._outside.copying()
+                self._partitions.set_fault(replica, error)
+        except (PixyError, OSError):
+            pass  # read again later
+
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
         self._partitions.drop_segments(replica, log_begin_offset)
 
     def _not_ready(self, topic: str) -> None:
-        """A start has found damage: no fault of these disks explains that."""
-        self._outside.fault(CorruptData(f"a partition of {topic} is damaged"))
+        """Damage was found: a bit that has rotted, and nothing else, explains that."""
+        if not self._outside.is_rotten():
+            self._outside.fault(CorruptData(f"a partition of {topic} is damaged"))
 
     def _damaged(self, damaged: DamagedLog) -> None:
         self._fault(damaged.error)
@@ -450,7 +478,10 @@ class LogMember:
     def tick(self) -> None:
         if self._started:
             self._log.driver.tick()
-            self._copies.serving.sweep(asyncio.get_running_loop().time())
+            now = asyncio.get_running_loop().time()
+            self._copies.serving.sweep(now)
+            if self._partitions.damaged_groups:
+                self._copies.fetching.sweep(now)
 
     def check_at_rest(self) -> None:
         if any(group.writing for group in self.groups.values()):

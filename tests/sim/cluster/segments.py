@@ -1,5 +1,6 @@
 """Comparison of the segments on a disk with the history of their partition, byte by byte."""
 
+from itertools import pairwise
 from pathlib import Path
 
 from pixy.proto.state_pb2 import AppliedPosition
@@ -35,6 +36,13 @@ def check_synced(disk: SimulatedDisk, name: str, history: GroupHistory, position
         at = history.places[base]
         behind = history.places.get(following, len(history.records))
         _compare(disk, path, base, history, behind - at)
+
+
+def durable_segments(disk: SimulatedDisk, name: str, end_offset: int) -> list[Path]:
+    """Segments that end at an offset or before, and that a power failure does not change."""
+    segments = sorted(_segments(disk, name))
+    found = [path for (_, path), (end, _) in pairwise(segments) if end <= end_offset]
+    return [path for path in found if disk.is_durable(path) and disk.inode(path).data]
 
 
 def _segments(disk: SimulatedDisk, name: str) -> list[tuple[int, Path]]:

@@ -1,0 +1,254 @@
+"""Records of one partition that are pulled from other replicas: the destination's side of copy
+sessions. What for is not known here (`copy_fetching`).
+
+One source after the other is asked (`CopySources`), for one chunk after the other. What comes is
+verified (`CopyDownload`) and written to a directory of its own (`StagedCopy`), at a pace that
+leaves room for clients.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from pixy.aio.retries import Backoff
+from pixy.aio.tasks import Tasks
+from pixy.cluster.log import NodeLog, PartitionReplica
+from pixy.copies import CopyDownload, CopySources, OwnRecords, StagedCopy, TokenBucket
+from pixy.errors import (
+    CorruptData,
+    FailedPrecondition,
+    InvalidArgument,
+    NoSuchReplica,
+    PixyError,
+    Unavailable,
+)
+from pixy.peers import decode_answer
+from pixy.proto.copies_pb2 import (
+    BeginCopyRequest,
+    BeginCopyResponse,
+    EndCopyRequest,
+    FetchCopyResponse,
+)
+from pixy.proto.state_pb2 import PartitionDescriptor
+from pixy.raft import Snapshot
+from pixy.storage import run_on
+
+_SUPERBLOCK_BYTES_MAX = 4 << 20
+_CHUNK_HEADER_BYTES = 1024
+_WRITING_S = 0.1
+"""Seconds after a flush for which clients count as writing."""
+
+
+class CopyMethod(Enum):
+    """Calls of a copy session."""
+
+    BEGIN = "begin"
+    CHECK = "check"
+    FETCH = "fetch"
+    END = "end"
+
+
+CopyCall = Callable[[int, CopyMethod, bytes, float], Awaitable[bytes]]
+"""Calls a node, with a timeout in seconds; returns the answer or raises PixyError."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFetchingOptions:
+    """Options of a `CopyFetching`.
+
+    Attributes:
+        copies_max: copies at a time; the others wait.
+        chunk_bytes: bytes to ask for at a time.
+        timeout_s: seconds to wait for an answer.
+        attempts_max: failures in a row of a source until it is asked no more.
+        pause_s, pause_max_s: shortest and longest pause between them, in seconds.
+        bytes_per_second: pace while clients write.
+    """
+
+    copies_max: int = 4
+    chunk_bytes: int = 1 << 20
+    timeout_s: float = 5.0
+    attempts_max: int = 3
+    pause_s: float = 0.05
+    pause_max_s: float = 2.0
+    bytes_per_second: int = 64 << 20
+
+
+class NotNeededError(Exception):
+    """The records of a copy are not needed any more."""
+
+
+class PartialCopy:
+    """A copy under way.
+
+    Args:
+        replica: whose records are copied.
+        staged: where they go.
+        is_needed: tells whether they are still needed.
+
+    Attributes:
+        snapshot: the entry with the state that the copy is of.
+        descriptor: that state.
+        own: the records that the replica keeps, None if it keeps none.
+    """
+
+    def __init__(
+        self,
+        replica: PartitionReplica,
+        snapshot: Snapshot,
+        descriptor: PartitionDescriptor,
+        staged: StagedCopy,
+        is_needed: Callable[[], bool],
+        own: OwnRecords | None = None,
+    ) -> None:
+        assert replica.group is not None
+        self.replica = replica
+        self.group = replica.group
+        self.snapshot = snapshot
+        self.descriptor = descriptor
+        self.staged = staged
+        self.own = own
+        self.download: CopyDownload
+        self._is_needed = is_needed
+        self._state = replica.log, replica.log.end_offset, replica.condition
+
+    def begin(self) -> None:
+        """Go on where an earlier attempt has ended. Blocks."""
+        end = self.descriptor.end_offset
+        if self.own is not None:
+            lowest = highest = self.own.end_offset
+        else:
+            lowest, highest = 0, min(self.descriptor.log_begin_offset, end)
+        self.staged.open(lowest, highest, end)
+        self.download = CopyDownload(self.staged.end_offset, end, self.snapshot.term)
+
+    def follow(self, snapshot: Snapshot, descriptor: PartitionDescriptor) -> None:
+        """Go on to a later state, once the copy is complete for the former one."""
+        assert self.download.is_complete
+        self.snapshot, self.descriptor = snapshot, descriptor
+        self.download = CopyDownload(self.download.offset, descriptor.end_offset, snapshot.term)
+        self._state = self.replica.log, self.replica.log.end_offset, self.replica.condition
+
+    def restart(self, offset: int) -> None:
+        """Begin anew at an offset: nobody has the records below it any more. Blocks."""
+        self.own = None
+        self.staged.restart(offset)
+        self.download.restart(offset)
+
+    def take(self, answer: FetchCopyResponse, bytes_max: int) -> None:
+        """Verify an answer, and write what it brings. Blocks."""
+        batches = self.download.take(answer, bytes_max)
+        if batches:
+            self.staged.write(batches, self.download.offset)
+
+    def check_needed(self) -> None:
+        """Raise `NotNeededError` if it is not needed any more."""
+        if self.replica.deleted or not self._is_needed():
+            raise NotNeededError
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """True if nothing has become of the replica's log since the copy began."""
+        replica = self.replica
+        return (replica.log, replica.log.end_offset, replica.condition) == self._state
+
+
+class CopyPulling:
+    """Pulls records from other nodes.
+
+    Args:
+        node_log: the log of this node.
+        call: see `CopyCall`.
+        tasks: the tasks of the caller.
+        options: see `CopyFetchingOptions`.
+    """
+
+    def __init__(self, node_log: NodeLog, call: CopyCall, tasks: Tasks, options: CopyFetchingOptions) -> None:
+        self._log = node_log
+        self._call = call
+        self._tasks = tasks
+        self._options = options
+        self._bucket = TokenBucket(options.bytes_per_second, options.bytes_per_second / 4)
+        self._loop = asyncio.get_running_loop()
+
+    async def pull(self, copy: PartialCopy, nodes: Iterable[int]) -> None:
+        """Fetch all records of a copy, from one node after the other.
+
+        Raises:
+            Unavailable: none gives the rest.
+            NotNeededError: the copy is not needed any more.
+        """
+        sources = CopySources(list(nodes), self._options.attempts_max)
+        backoff = Backoff(self._options.pause_s, self._options.pause_max_s)
+        reason = "there is no source"
+        while not copy.download.is_complete:
+            source = sources.next
+            if source is None:
+                raise Unavailable(f"no replica gives what is missing: {reason}")
+            try:
+                await self._pull_from(source, copy, sources)
+            except (CorruptData, NoSuchReplica, InvalidArgument, FailedPrecondition) as error:
+                reason = f"node {source}: {error}"
+                sources.failed(for_good=True)
+            except PixyError as error:
+                reason = f"node {source}: {error}"
+                sources.failed(for_good=False)
+                await asyncio.sleep(backoff.grow())
+            copy.check_needed()
+
+    async def _pull_from(self, source: int, copy: PartialCopy, sources: CopySources) -> None:
+        """Fetch from one source until all is there."""
+        begun = await self._begin(source, copy)
+        try:
+            if begun.log_begin_offset > copy.download.offset:
+                offset = min(begun.log_begin_offset, copy.descriptor.end_offset)
+                await run_on(self._log.copying, partial(copy.restart, offset))
+            else:
+                copy.download.restart(copy.download.offset)
+            while not copy.download.is_complete:
+                copy.check_needed()
+                size = await self._fetch_chunk(source, begun.session, copy)
+                sources.progressed()
+                await self._pace(size)
+        except (PixyError, NotNeededError) as error:
+            self._end_session(source, begun.session, str(error) or "it is not needed any more")
+            raise
+        self._end_session(source, begun.session, "")
+
+    async def _begin(self, source: int, copy: PartialCopy) -> BeginCopyResponse:
+        request = BeginCopyRequest(
+            raft_group=copy.replica.raft_group,
+            incarnation=self._log.incarnation.number,
+            index=copy.snapshot.index,
+            end_offset=copy.descriptor.end_offset,
+            from_offset=copy.download.offset,
+        )
+        payload = await self._call(
+            source, CopyMethod.BEGIN, request.SerializeToString(), self._options.timeout_s
+        )
+        return decode_answer(BeginCopyResponse, payload, _SUPERBLOCK_BYTES_MAX)
+
+    async def _fetch_chunk(self, source: int, session: int, copy: PartialCopy) -> int:
+        size = self._options.chunk_bytes
+        request = copy.download.request(session, size).SerializeToString()
+        payload = await self._call(source, CopyMethod.FETCH, request, self._options.timeout_s)
+        answer = decode_answer(FetchCopyResponse, payload, size + _CHUNK_HEADER_BYTES)
+        await run_on(self._log.copying, partial(copy.take, answer, size))
+        return len(answer.data)
+
+    def _end_session(self, source: int, session: int, failure: str) -> None:
+        self._tasks.spawn(self._tell_end(source, session, failure), "end of a copy session")
+
+    async def _tell_end(self, source: int, session: int, failure: str) -> None:
+        request = EndCopyRequest(session=session, success=not failure, error=failure)
+        with suppress(PixyError):
+            await self._call(source, CopyMethod.END, request.SerializeToString(), self._options.timeout_s)
+
+    async def _pace(self, size: int) -> None:
+        """Wait as long as clients that write make it necessary."""
+        now = self._loop.time()
+        if now - self._log.journal.flushed_at < _WRITING_S:
+            await asyncio.sleep(self._bucket.take(size, now))
