@@ -6,14 +6,16 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.storage import Disk, RealDisk
 from tests.fakes.disk import RecordingDisk
+from tests.fakes.waiting import until_blocking
 from tests.sim.disk import SimulatedDisk
 from tests.storage.pages import forget_pages
 
@@ -482,9 +484,9 @@ def kernel_bytes_read() -> int:
     return sum(int(line.split(": ")[1]) for line in lines if line.startswith("read_bytes"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("take", ["open", "names", "sync_directory"])
-def test_open_waits_for_a_free_file_descriptor(tmp_path: Path, take: str) -> None:
+@pytest.mark.parametrize(("take", "free"), [("open", 0), ("sync_directory", 0), ("names", 0), ("names", 1)])
+def test_what_takes_descriptors_waits_while_there_are_none(tmp_path: Path, take: str, free: int) -> None:
+    """A list of names takes two."""
     calls: dict[str, Callable[[], object]] = {
         "open": lambda: DISK.open(tmp_path / "file", create=True).close(),
         "names": lambda: DISK.names(tmp_path),
@@ -499,21 +501,29 @@ def test_open_waits_for_a_free_file_descriptor(tmp_path: Path, take: str) -> Non
             failed.append(error)
 
     thread = threading.Thread(target=call)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with open(os.devnull) as highest:
-        # Either all descriptors below the limit are in use, or the limit is below any new one.
-        fillers = [os.open(os.devnull, os.O_RDONLY)]
-        while fillers[-1] < highest.fileno():
-            fillers.append(os.open(os.devnull, os.O_RDONLY))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers[-1], highest.fileno()) + 1, hard))
-        try:
+    with capture_logs() as logs:
+        with no_descriptors(but=free):
             thread.start()
-            thread.join(0.05)
-            waits = thread.is_alive()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for filler in fillers:
-                os.close(filler)
-    thread.join()
-    assert waits
+            until_blocking(lambda: logs or not thread.is_alive())
+        thread.join()
+    assert [each["event"] for each in logs] == ["waiting for a file descriptor"]
     assert failed == []
+
+
+@contextmanager
+def no_descriptors(but: int) -> Iterator[None]:
+    """This process has so many more file descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        for _ in range(but):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)

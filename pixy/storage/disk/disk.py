@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -33,6 +33,8 @@ from pixy.errors import CorruptData
 from pixy.storage.disk.direct_writes import DIRECT_BYTES_MIN, DirectWrites, write_all
 from pixy.storage.disk.io_uring import IoUring
 from pixy.storage.disk.regular_file import DIRECTORY_MODE, FILE_MODE, regular_file
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -419,7 +421,20 @@ def _chunks(buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a file; wait while the process or the system is out of descriptors.
+    return _with_descriptor(path, lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
+
+
+def _names(directory: Path) -> list[str]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Takes a second descriptor. The first one is not kept while this waits for it.
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
+
+
+def _with_descriptor(path: Path, call: Callable[[], T]) -> T:
+    """Call; wait while the process or the system is out of descriptors.
 
     Connections use descriptors too, and release them. An error would end the process here, as any
     failure of the journal does.
@@ -427,7 +442,7 @@ def _open(path: Path, flags: int) -> int:
     told = False
     while True:
         try:
-            return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+            return call()
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -439,7 +454,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 class RealDisk:
-    """The file system of the machine. `open` waits while there are no free file descriptors."""
+    """The file system of the machine. What takes file descriptors waits while there are none."""
 
     def __init__(self) -> None:
         self._durable_writes = _DurableWrites()
@@ -452,13 +467,9 @@ class RealDisk:
 
     def names(self, directory: Path) -> list[str]:
         try:
-            fd = _open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            return sorted(_with_descriptor(directory, lambda: _names(directory)))
         except FileNotFoundError:
             return []
-        try:
-            return sorted(os.listdir(fd))
-        finally:
-            os.close(fd)
 
     def make_directory(self, path: Path) -> None:
         missing: list[Path] = []
