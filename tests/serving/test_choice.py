@@ -173,9 +173,10 @@ async def test_those_that_hold_most_memory_are_evicted_whatever_they_speak() -> 
         _, hoarder = await stack.enter_async_context(connect(echo))
         hoarder.write(b"large 9000000\n")
         await until(lambda: lines.opened and End.EVICTED in lines.opened[0].ends)
-        assert echo.server.memory.total <= 8 * MIB
+        # What its transport did not take is there until the next turn of the loop.
+        await until(lambda: echo.server.memory.total <= 8 * MIB)
         assert client.goaways == []
-        assert echo.server.limits_reached == ["grpc.buffer_bytes"]
+        assert set(echo.server.limits_reached) == {"grpc.buffer_bytes"}
 
 
 @pytest.mark.slow

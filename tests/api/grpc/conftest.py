@@ -34,7 +34,7 @@ CONFIG = Config(
             producer=replace(ProducerConfig(), channel_buffer_size=1),
             consumer=replace(
                 ConsumerConfig(),
-                long_polling_timeout=0.5,
+                long_polling_timeout=60,
                 channel_buffer_size=2,
                 max_subscriptions=40,
                 max_waiting_acks=100,
@@ -43,6 +43,10 @@ CONFIG = Config(
         )
     },
 )
+
+
+QUICK_POLLS = pytest.mark.parametrize("served", [2], indirect=True, ids=["quick-polls"])
+"""For tests of polls that find nothing: the others wait for long, as a busy machine may."""
 
 
 class ServedNode:
@@ -70,7 +74,7 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[ServedNode]:
+async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ServedNode]:
     clock = SystemClock()
     faults: list[BaseException] = []
     backend = make_embedded(
@@ -78,9 +82,11 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedNode]:
         storage=replace(StorageConfig(), tail_cache_bytes=0),
         limits=LimitsConfig(max_topics=20, max_partitions=100, max_groups=64, max_offsets_bytes=7 << 20),
     )
+    options = CONFIG.proxies["first"]
+    timeout = getattr(request, "param", options.consumer.long_polling_timeout)
     proxy = Proxy(
         "first",
-        CONFIG.proxies["first"],
+        replace(options, consumer=replace(options.consumer, long_polling_timeout=timeout)),
         backend,
         client_id="me",
         clock=clock,

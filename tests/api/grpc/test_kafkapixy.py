@@ -13,7 +13,7 @@ from pixy.consume import ConsumeRequest, Offer
 from pixy.errors import PixyError
 from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
-from tests.api.grpc.conftest import ServedNode
+from tests.api.grpc.conftest import QUICK_POLLS, ServedNode
 from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import until
 
@@ -139,6 +139,7 @@ async def test_consumers_are_listed_by_group_and_client(stub: KafkaPixyAsyncStub
     assert list(answer.groups["g"].consumers["me"].partitions) == [0]
 
 
+@QUICK_POLLS
 async def test_every_error_has_the_status_in_the_proto(stub: KafkaPixyAsyncStub) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
     bad, missing = CODE.INVALID_ARGUMENT, CODE.NOT_FOUND
@@ -178,6 +179,7 @@ async def test_the_largest_metadata_is_stored_and_larger_one_changes_nothing(
     assert (stored.offset, stored.metadata) == (1, "x" * 4096)
 
 
+@QUICK_POLLS
 async def test_too_many_waiting_consumers_are_resource_exhausted(stub: KafkaPixyAsyncStub) -> None:
     request = pb.ConsNAckRq(topic="t", group="g")
     calls = [stub.ConsumeNAck(request) for _ in range(4)]
@@ -251,6 +253,7 @@ async def test_a_bug_is_internal_without_details_and_a_fault(
     assert caught.value.details() == str(internal_error(fault))
 
 
+@QUICK_POLLS
 async def test_a_damaged_segment_is_internal_with_file_and_byte(
     served: ServedNode, stub: KafkaPixyAsyncStub, tmp_path: Path
 ) -> None:

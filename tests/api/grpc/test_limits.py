@@ -18,6 +18,7 @@ from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from tests.api.grpc.conftest import QUICK_POLLS
 from tests.fakes.waiting import until
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ async def test_a_limit_is_answered_and_logged_by_its_name(
     assert sum(each["times"] for each in lines) == len(refusals)
 
 
+@QUICK_POLLS
 async def test_a_group_beyond_the_limit_gets_no_messages_and_hears_why(
     served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub
 ) -> None:
@@ -115,6 +117,7 @@ async def test_a_group_beyond_the_limit_gets_no_messages_and_hears_why(
     assert answer.message == b"x"
 
 
+@QUICK_POLLS
 async def test_a_group_cannot_begin_beyond_the_limit_of_offsets_and_others_go_on(
     served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub
 ) -> None:
@@ -139,6 +142,7 @@ async def test_a_group_cannot_begin_beyond_the_limit_of_offsets_and_others_go_on
     assert answer.message == b"x"
 
 
+@QUICK_POLLS
 async def test_one_address_cannot_take_all_subscriptions_by_consuming_or_acking(
     served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub
 ) -> None:

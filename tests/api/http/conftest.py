@@ -17,16 +17,24 @@ CONFIG = Config(
         "first": replace(
             ProxyConfig(),
             default_partitions=4,
-            consumer=replace(ConsumerConfig(), long_polling_timeout=0.3, initial_offset="oldest"),
+            consumer=replace(ConsumerConfig(), long_polling_timeout=60, initial_offset="oldest"),
         )
     },
 )
 
 
+QUICK_POLLS = pytest.mark.parametrize("served", [2], indirect=True, ids=["quick-polls"])
+"""For tests of polls that find nothing: the others wait for long, as a busy machine may."""
+
+
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[ServedHttp]:
+async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ServedHttp]:
     backend = make_embedded(tmp_path / "data", storage=replace(StorageConfig(), tail_cache_bytes=0))
-    async with serve_http(backend, CONFIG) as served:
+    first = CONFIG.proxies["first"]
+    timeout = getattr(request, "param", first.consumer.long_polling_timeout)
+    consumer = replace(first.consumer, long_polling_timeout=timeout)
+    config = replace(CONFIG, proxies={"first": replace(first, consumer=consumer)})
+    async with serve_http(backend, config) as served:
         yield served
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pixy.config import ConsumerConfig, GrpcConfig, ProxyConfig
 from pixy.errors import Internal
-from tests.api.http.conftest import CONFIG
+from tests.api.http.conftest import CONFIG, QUICK_POLLS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.http_server import ServedHttp, serve_http
 from tests.fakes.waiting import until
@@ -218,6 +218,7 @@ async def test_a_failed_append_is_told(fake: ServedHttp) -> None:
 
 
 @PREFIXES
+@QUICK_POLLS
 async def test_a_message_is_consumed_and_acked(served: ServedHttp, prefix: str) -> None:
     await produce(served, "Мария".encode(), "sync&key=1")
     answer = await consume(served, prefix=prefix)
@@ -286,6 +287,7 @@ async def test_acks_that_cannot_be_read(served: ServedHttp, query: str, text: st
         "ackOffset=-1",
     ],
 )
+@QUICK_POLLS
 async def test_a_message_that_is_not_acked_stays_outstanding(served: ServedHttp, query: str) -> None:
     await produce(served, b"one")
     answer = await consume(served, f"group=g&{query}")

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from pixy.api.http.v1 import openapi_document
 from pixy.http1.head import parse_head
-from tests.api.http.conftest import CONFIG
+from tests.api.http.conftest import CONFIG, QUICK_POLLS
 from tests.api.http.openapi_client import ApiError, OpenApiClient
 from tests.fakes.backend import FakeBackend
 from tests.fakes.http_server import ServedHttp, serve_http
@@ -330,6 +330,7 @@ async def line(reader: asyncio.StreamReader) -> Any:
                 return json.loads(piece)
 
 
+@QUICK_POLLS
 async def test_a_stream_shows_now_and_then_that_there_is_nothing(served: ServedHttp) -> None:
     await post(served, {"value": "x"})
     async with open_client(served.address) as client:
