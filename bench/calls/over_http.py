@@ -8,7 +8,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.calls.local import FILLED_TOPIC
 from bench.calls.offsets import GROUP, await_commit, end_of, rewind
@@ -28,7 +28,15 @@ _PER_SECOND_WANTED = {
 }
 """1.3 times kafka-pixy's rates for a produce, and its rates for a consume."""
 
-Send = Callable[[Level, int], Load]
+
+class _Measured(NamedTuple):
+    """A load, and the daemon's processor time for each of its calls."""
+
+    per_second: float
+    cpu_us: float
+
+
+Send = Callable[[Level, int], _Measured]
 
 
 def http_calls(rounds: int, filled: int, fill: Callable[[str, int], Any]) -> list[Figure]:
@@ -56,13 +64,11 @@ def _in_turns(
     daemon: processes.Server, kind: str, connections: int, sides: Mapping[str, Send], rounds: int
 ) -> list[Figure]:
     level, calls = Level(connections, 1), _CALLS[connections]
-    found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+    found: dict[str, list[_Measured]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, send in sides.items():
             send(level, min(calls, _WARM_UP_CALLS))
-            used = daemon.cpu_seconds()
-            load = send(level, calls)
-            found[side].append((load.per_second, 1e6 * (daemon.cpu_seconds() - used) / calls))
+            found[side].append(send(level, calls))
     figures = []
     for side, pairs in found.items():
         rate, cpu_us = (statistics.median(each) for each in zip(*pairs, strict=True))
@@ -89,6 +95,13 @@ def _in_turns(
     return figures
 
 
+def _measured(daemon: processes.Server, load: Callable[[int], Load], calls: int) -> _Measured:
+    """Only the calls are measured: the questions that verify their count take time of the daemon, too."""
+    used = daemon.cpu_seconds()
+    per_second = load(calls).per_second
+    return _Measured(per_second, 1e6 * (daemon.cpu_seconds() - used) / calls)
+
+
 def _producers(folder: Path, daemon: processes.Server) -> Mapping[str, Send]:
     message = folder / "message"
     message.write_bytes(bytes(100))
@@ -96,12 +109,13 @@ def _producers(folder: Path, daemon: processes.Server) -> Mapping[str, Send]:
     framed = write_body(folder / "produce", request)
     url = f"http://{daemon.http_address}/topics/{_TOPIC}/messages?sync"
 
-    def over_http(level: Level, calls: int) -> Load:
-        return put_calls(url, level, calls, message, {"content-type": "text/plain"}, http1=True)
+    def over_http(level: Level, calls: int) -> _Measured:
+        plain = {"content-type": "text/plain"}
+        return _measured(daemon, lambda n: put_calls(url, level, n, message, plain, http1=True), calls)
 
-    def over_grpc(level: Level, calls: int) -> Load:
-        before = end_of(daemon, _TOPIC)
-        load = put_calls(f"http://{daemon.address}/KafkaPixy/Produce", level, calls, framed)
+    def over_grpc(level: Level, calls: int) -> _Measured:
+        before, method = end_of(daemon, _TOPIC), f"http://{daemon.address}/KafkaPixy/Produce"
+        load = _measured(daemon, lambda n: put_calls(method, level, n, framed), calls)
         written = end_of(daemon, _TOPIC) - before
         if written < calls:
             raise RuntimeError(f"{calls} produces were answered, but only {written} messages are there")
@@ -115,14 +129,15 @@ def _consumers(folder: Path, daemon: processes.Server) -> Mapping[str, Send]:
     framed = write_body(folder / "consume", request)
     url = f"http://{daemon.http_address}/topics/{FILLED_TOPIC}/messages?group={GROUP}"
 
-    def over_http(level: Level, calls: int) -> Load:
-        return put_calls(url, level, calls, headers={}, http1=True)
+    def over_http(level: Level, calls: int) -> _Measured:
+        return _measured(daemon, lambda n: put_calls(url, level, n, headers={}, http1=True), calls)
 
-    def over_grpc(level: Level, calls: int) -> Load:
-        return put_calls(f"http://{daemon.address}/KafkaPixy/ConsumeNAck", level, calls, framed)
+    def over_grpc(level: Level, calls: int) -> _Measured:
+        method = f"http://{daemon.address}/KafkaPixy/ConsumeNAck"
+        return _measured(daemon, lambda n: put_calls(method, level, n, framed), calls)
 
     def committed(send: Send) -> Send:
-        def checked(level: Level, calls: int) -> Load:
+        def checked(level: Level, calls: int) -> _Measured:
             rewind(daemon)
             load = send(level, calls)
             await_commit(daemon, calls)
