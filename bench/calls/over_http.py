@@ -96,7 +96,7 @@ def _in_turns(
 
 
 def _measured(daemon: processes.Server, load: Callable[[int], Load], calls: int) -> _Measured:
-    """Only the calls are measured: the questions that verify their count take time of the daemon, too."""
+    """Measure calls alone: the questions that verify their count take time of the daemon, too."""
     used = daemon.cpu_seconds()
     per_second = load(calls).per_second
     return _Measured(per_second, 1e6 * (daemon.cpu_seconds() - used) / calls)
