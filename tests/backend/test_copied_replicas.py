@@ -35,6 +35,8 @@ from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 
+MAGIC_BYTE = 16
+"""Position of the format number in a record batch."""
 MISSED = [b"%d" % number * 300 for number in range(3, 30)]
 
 
@@ -243,6 +245,23 @@ def test_another_replica_gives_what_the_leader_cannot(
         log = replica_on(away).log
         assert log.read(0, 1 << 20).batches
         assert log.end_offset == 3 + len(MISSED)
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_own_records_that_a_copy_finds_damaged_are_fetched_as_well(tmp_path: Path, sources: Sources) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await one_behind(cluster)
+        sources.may_answer.clear()
+        await away.begin()
+        await sources.asked.wait()
+        (segment,) = (topics_of(away) / "topic-0").glob("*.log")
+        content = bytearray(segment.read_bytes())
+        content[MAGIC_BYTE] ^= 1
+        segment.write_bytes(content)
+        sources.may_answer.set()
+        await copied(away, nodes)
+        assert await values_of(away, nodes) == [b"0", b"1", b"2", *MISSED, b"last"]
 
     run_cluster(scenario, tmp_path, **OPTIONS)
 

@@ -15,7 +15,7 @@ from pixy.cluster.snapshots.fetch_snapshot_codec import WantedSlice, decode_requ
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshots.snapshot_serving import ServingOptions, SnapshotServing
 from pixy.config import StorageConfig
-from pixy.errors import Unavailable
+from pixy.errors import CorruptData, Unavailable
 from pixy.faults import OnFault
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import HardState, NodeIdentity
@@ -65,6 +65,9 @@ class NoPartitions:
 
     def find_replica(self, raft_group: int) -> None:
         """As `Partitions.find_replica`."""
+
+    def set_fault(self, replica: PartitionReplica, error: CorruptData) -> None:
+        """As `Partitions.set_fault`."""
 
 
 async def _no_call(*_: object) -> bytes:

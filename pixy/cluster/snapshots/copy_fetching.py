@@ -13,6 +13,7 @@ its answer.
     the position is not needed any more      what was copied stays, for the next one
     no replica gives the rest                the same; the leader offers a position again later
     a full disk                              what was copied is removed; the same
+    damage of the replica's own records      the same; the next copy has all records
     a kill of the process                    what was synced stays, all but the last 16 MiB
 
 An offer while a copy is being installed waits until it is: the next copy takes its directory. A
@@ -79,6 +80,9 @@ class CopiedPartitions(Protocol):
 
     def find_replica(self, raft_group: int) -> PartitionReplica | None:
         """As `Partitions.find_replica`."""
+
+    def set_fault(self, replica: PartitionReplica, error: CorruptData) -> None:
+        """As `Partitions.set_fault`."""
 
 
 def _own_records(replica: PartitionReplica, descriptor: PartitionDescriptor) -> OwnRecords | None:
@@ -321,7 +325,14 @@ class CopyFetching:
         """Make a copy complete, durably; returns its applied position."""
         own, begin = copy.own, copy.staged.begin_offset
         state = copied_position(copy.replica, copy.snapshot)
-        position = await run_on(self._log.copying, lambda: copy.staged.seal(state, own))
+        try:
+            position = await run_on(self._log.copying, lambda: copy.staged.seal(state, own))
+        except CorruptData as error:
+            copy.check_needed()
+            if own is not None and copy.is_as_it_was:
+                # The fetched records were verified. None of its own is used for the next copy.
+                self._partitions.set_fault(copy.replica, error)
+            raise
         copy.check_needed()
         if not copy.is_as_it_was:
             raise Unavailable("its log has changed meanwhile")
