@@ -449,7 +449,9 @@ class Node:
         since = self._log.journal.oldest_unsynced_at
         stalled_s = 0.0 if since is None else self._loop.time() - since
         stalls = [f"its disk has not finished a write for {stalled_s:.0f} s"] if stalled_s > _STALL_S else []
-        return [*stalls, *self.troubles()]
+        waiting = self._log.writer.waiting_for_space
+        waits = [f"copied partitions that wait for room on its disk: {waiting}"] if waiting else []
+        return [*stalls, *waits, *self.troubles()]
 
     def _on_restored(self, replica: StateReplica) -> None:
         self._reactions.restored(replica)

@@ -23,7 +23,14 @@ import structlog
 
 from pixy.copies.staged_copy import read_manifest
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.storage import Disk, copy_directory, replaced_directory, sync_is_final, unlink_directories
+from pixy.storage import (
+    Disk,
+    copy_directory,
+    is_disk_full,
+    replaced_directory,
+    sync_is_final,
+    unlink_directories,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -81,21 +88,31 @@ def roll_forward(
     topics: Path,
     partitions: Mapping[int, str],
     applied: Callable[[int], AppliedPosition | None],
-) -> None:
+) -> set[int]:
     """Finish at a start what the last process has begun.
 
     Args:
         partitions: directory names of the partitions here, by raft group.
         applied: the applied position in the journal of a raft group.
 
+    Returns:
+        Raft groups whose copies are due, and have no room for their names on a full disk.
+
     Raises:
         DataDirectoryError: a newer release wrote a manifest.
         OSError: the disk has failed.
     """
+    waiting = set()
     names = disk.names(topics)
     for raft_group, name in partitions.items() if any(each.endswith("-copy") for each in names) else ():
         if copy_directory(topics, raft_group).name in names and is_due(
             disk, topics, raft_group, applied(raft_group)
         ):
             log.info("a copy replaces the files of a replica", directory=name, raft_group=raft_group)
-            swap_directories(disk, topics, name, raft_group)
+            try:
+                swap_directories(disk, topics, name, raft_group)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                waiting.add(raft_group)
+    return waiting

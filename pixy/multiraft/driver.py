@@ -181,10 +181,17 @@ class Driver:
         if group.has_peers:
             self.open(group)
 
-    def bind(self, group: RaftGroup, application: Application, apply: Apply) -> None:
-        """Set the application of a group, and apply the entries that were held for it."""
+    def bind(self, group: RaftGroup, application: Application, apply: Apply, *, holds: bool = False) -> None:
+        """Set the application of a group, and apply the entries that were held for it.
+
+        Args:
+            holds: True if they wait for `release`.
+        """
         group.application, group.apply, group.stamp = application, apply, application.stamp
-        self.release(group)
+        if holds:
+            self.hold(group)
+        else:
+            self.release(group)
 
     def hold(self, group: RaftGroup) -> None:
         """Apply and propose nothing of a group from here on, until `release`."""

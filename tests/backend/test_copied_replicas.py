@@ -300,17 +300,30 @@ def test_a_full_disk_ends_a_copy_and_it_is_made_later(tmp_path: Path, what: tupl
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("name", ["-replaced", "topic-0"])
-def test_a_full_disk_holds_up_the_names_of_a_copy_until_there_is_room(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_holds_up_the_names_of_a_copy_until_there_is_room(
+    tmp_path: Path, name: str, restarts: bool
+) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         nodes, away = await one_behind(cluster)
         await away.begin()
         failed = failing(away.disk, "rename", name, errno.ENOSPC)
         await until(lambda: len(failed) > 1)
-        assert replica_on(away).needs_copy
+        if restarts:
+            await away.kill()
+            await away.start()
+            failed.clear()
+            await until(lambda: len(failed) > 1)
+        with pytest.raises(Unavailable):
+            await LocalPartitions(away.node, lambda: None).fetch(
+                replica_on(away), 0, max_bytes=1000, max_wait=0
+            )
+        assert any("wait for room" in each for each in problems(await away.backend.cluster_status()))
         away.disk.heal()
         await copied(away, nodes)
         assert await values_of(away, nodes) == [b"0", b"1", b"2", *MISSED, b"last"]
+        assert not any("room" in each for each in problems(await away.backend.cluster_status()))
 
     run_cluster(scenario, tmp_path, **OPTIONS)
 

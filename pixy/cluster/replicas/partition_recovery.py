@@ -37,10 +37,21 @@ class PartitionRecovery:
         publications: commands of the tail that publish stages.
         parts: parts of these stages, set by the caller.
         damage: damage of its files, from `open` on.
+        waits: True if its files wait for room to get their names, from `open` on.
         counts: True if the tail follows the applied position, so that offsets can be counted.
     """
 
-    __slots__ = ("_damage", "counts", "damage", "parts", "position", "publications", "replica", "tail")
+    __slots__ = (
+        "_damage",
+        "counts",
+        "damage",
+        "parts",
+        "position",
+        "publications",
+        "replica",
+        "tail",
+        "waits",
+    )
 
     def __init__(self, replica: PartitionReplica, recovered: RecoveredNode) -> None:
         self.replica = replica
@@ -61,16 +72,21 @@ class PartitionRecovery:
                     self.publications.append(command)
                     publication = command.publication
         self.parts: list[StagedPart] = []
+        self.waits = False
 
-    def open(self, found: dict[str, CorruptData | None], disk: Disk) -> list[Path]:
+    def open(self, found: dict[str, CorruptData | None], disk: Disk, *, waits: bool) -> list[Path]:
         """Open the log's files, and check every byte of the parts that become part of it. Blocks.
 
         Args:
             found: directories of partitions by name, with the damage of each.
+            waits: True if the files of the log are not in their place yet.
 
         Returns:
             Files that are to be removed.
         """
+        if waits:
+            self.damage, self.waits = self._damage, self._damage is None
+            return []
         name = "{}-{}".format(*self.replica.partition)
         self.damage = found.get(name) or self._damage
         if self.damage is None:

@@ -326,9 +326,9 @@ class Partitions:
             self._bind(group, replica)
         return group
 
-    def _bind(self, group: RaftGroup, replica: PartitionReplica) -> None:
+    def _bind(self, group: RaftGroup, replica: PartitionReplica, *, holds: bool = False) -> None:
         self._driver.snapshots.offer(group, partial(describe, group))
-        self._driver.bind(group, replica, self.apply)
+        self._driver.bind(group, replica, self.apply, holds=holds)
 
     def _configuration(self, replica: PartitionReplica) -> ConfState:
         """Configuration of a partition that the journal knows nothing of."""
@@ -570,13 +570,21 @@ class Partitions:
         def open_logs() -> tuple[list[Path], list[Path]]:
             try:
                 here = {identity.raft_group: name for name, identity in live.items()}
-                roll_forward(self._disk, self._topics, here, lambda each: recovered.group(each).applied)
+                waiting = roll_forward(
+                    self._disk, self._topics, here, lambda each: recovered.group(each).applied
+                )
                 found, retired = sort_partition_directories(self._disk, self._topics, known)
-                files = [path for each in restoring for path in each.open(found, self._disk)]
+                files = [
+                    path
+                    for each in restoring
+                    for path in each.open(found, self._disk, waits=each.replica.raft_group in waiting)
+                ]
             except OSError as error:
                 raise DataDirectoryError(f"{self._topics} cannot be used: {error}") from error
             names = {*self._disk.names(self._topics)}
-            self.left_copies = {each for each in here if copy_directory(self._topics, each).name in names}
+            self.left_copies = {
+                each for each in here if copy_directory(self._topics, each).name in names
+            } - waiting
             return retired, files
 
         retired, left = await run_on(files, open_logs)
@@ -632,7 +640,11 @@ class Partitions:
             # It votes, and what it confirms is in the journal: applied without effect, its entries
             # are not kept in memory.
             replica.log.open_given_up(position)
-        self._bind(group, replica)
+        self._bind(group, replica, holds=restoring.waits)
+        if restoring.waits:
+            assert position is not None
+            self.install(replica, position)
+            return None
         return group if group.has_tail else None
 
 

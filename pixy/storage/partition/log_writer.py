@@ -177,6 +177,7 @@ class LogWriter:
     Attributes:
         unwritten_bytes: appended bytes that are in no segment yet.
         blocked: reason why nothing can be written now; None otherwise.
+        waiting_for_space: number of calls of `run` whose work waits for room on the disk.
     """
 
     def __init__(
@@ -234,6 +235,7 @@ class LogWriter:
         self._evicting = False
         self.blocked: Unavailable | None = None
         self.unwritten_bytes = 0
+        self.waiting_for_space = 0
 
     def mark_dirty(
         self, partition_log: PartitionLog, mark: Callable[[], object], size: int, batches: int = 1
@@ -290,18 +292,20 @@ class LogWriter:
             waits_for_space: work that a full disk ends is done anew, until there is room.
         """
 
-        told = False
+        waits = False
 
         def done(result: Any, error: BaseException | None) -> None:
-            nonlocal told
+            nonlocal waits
             if self._broken:
                 return
             if error is None:
+                self.waiting_for_space -= waits
                 then(result)
             elif waits_for_space and is_disk_full(error):
-                if not told:
+                if not waits:
+                    waits = True
+                    self.waiting_for_space += 1
                     log.error("no room for files of a partition, waiting for some", error=str(error))
-                told = True
                 self._on_full()
                 self._loop.call_later(self._pace.full_disk_retry_s, again)
             else:

@@ -264,7 +264,7 @@ RULES: dict[str, Rule[Swarm]] = {
         [patch.object(Segment, "share", broken.share_unsynced)], seed=9, focus=_behind
     ),
     "a start finishes the installation of a copy": _rule(
-        [patch.object(partitions, "roll_forward", lambda *_: None)], seed=3, focus=_behind
+        [patch.object(partitions, "roll_forward", lambda *_: set())], seed=3, focus=_behind
     ),
     "a leader rests only when all others do": _rule(
         [patch.object(node, "all_agree", at_rest.one_agrees)], seed=2, focus=_at_rest(*_CRASHES)
