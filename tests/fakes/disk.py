@@ -89,6 +89,7 @@ class RecordingDisk:
     def unlink(self, path: Path) -> None:
         self.do(Call("unlink", path.name))
         self._disk.unlink(path)
+        self.unreadable.discard(path)
 
     def remove_directory(self, path: Path) -> None:
         self.do(Call("remove_directory", path.name))

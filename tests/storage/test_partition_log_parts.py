@@ -3,6 +3,7 @@
 import errno
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from pixy.errors import CorruptData, PixyError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, StagedPart
+from pixy.storage.disk.disk import RealFile
 from pixy.storage.partition import log_segments as module
 from pixy.storage.partition.log_segments import AgedSegments
 from tests.fakes.disk import Call, RecordingDisk, full
@@ -209,6 +211,28 @@ def test_a_part_with_a_bad_sector_is_damaged_and_other_failures_pass(
     monkeypatch.setattr(RecordingDisk, "open", refuse)
     with pytest.raises(kind, match=r"broken"):
         log.read(0, 100)
+
+
+@pytest.mark.parametrize("at", ["open", "read_at"])
+def test_a_part_that_cannot_be_read_when_it_is_written_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, at: str
+) -> None:
+    """Not a fault of the disk that the segments are on, which ends the daemon."""
+    log = partition_log(RecordingDisk(), tmp_path / "log")
+    part = staged(tmp_path, b"a", b"b")
+    log.append_part(part, 4)
+    of: type = RecordingDisk if at == "open" else RealFile
+    original = getattr(of, at)
+
+    def refuse(self: Any, *arguments: Any, **options: Any) -> Any:
+        if at == "read_at" or arguments[0] == part.path:
+            raise OSError(errno.EIO, "broken")
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(of, at, refuse)
+    for _ in range(2):
+        with pytest.raises(CorruptData, match=r"part\.batches cannot be read: .*broken"):
+            log.write(log.unwritten().batches, AgedSegments())
 
 
 def test_a_part_among_others_in_a_file_is_copied_and_the_file_stays_as_it_is(

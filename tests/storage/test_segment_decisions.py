@@ -17,6 +17,7 @@ from pixy.records import patch_batch, read_header
 from pixy.storage import PartitionLog
 from pixy.storage.disk.removal import remove_files
 from tests.fakes.disk import RecordingDisk
+from tests.fakes.steps import result_of
 from tests.storage.batches import batch
 from tests.storage.logs import applied_position, exhaust, fill, partition_log
 
@@ -32,6 +33,7 @@ class Partition:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.unreadable: set[Path] = set()
         log = self.log()
         fill(log, SYNCED, SIZE)
         self.synced = applied_position(log)
@@ -42,7 +44,9 @@ class Partition:
         assert self.segments() == [self.path(base) for base in (FIRST, MIDDLE, LAST)]
 
     def log(self) -> PartitionLog:
-        return partition_log(RecordingDisk(), self.directory, SEGMENT_BYTES)
+        disk = RecordingDisk()
+        disk.unreadable = self.unreadable
+        return partition_log(disk, self.directory, SEGMENT_BYTES)
 
     def path(self, base: int, suffix: str = ".log") -> Path:
         return self.directory / f"{base:020d}{suffix}"
@@ -406,6 +410,24 @@ def test_index_too_long(partition: Partition) -> None:
 def test_index_torn(partition: Partition) -> None:
     each_index(partition, lambda whole: bytes(len(whole) - 9) + whole[-9:])
     each_index(partition, lambda whole: whole[:9] + bytes(len(whole) - 9))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])
+def test_index_unreadable(partition: Partition, suffixes: tuple[str, ...]) -> None:
+    before = partition.contents()
+    log = partition.open()
+    partition.unreadable.update(
+        partition.path(base, suffix) for base in (FIRST, MIDDLE, LAST) for suffix in suffixes
+    )
+    check(log)
+    log.close()
+    partition.taken()
+    log = partition.open()
+    log.replace_indexes(result_of(log.find_torn_indexes()))
+    log.close()
+    assert not partition.unreadable
+    assert partition.contents() == before
 
 
 @pytest.mark.slow

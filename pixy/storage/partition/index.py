@@ -1,4 +1,5 @@
 """Sparse indexes of a segment: hints for lookups. Never trusted, never synced, rebuilt when lost.
+One that the device cannot read is as one that is missing.
 
 A loss of power may lose any sectors of a recently written index: its end, which is found when the
 segment is measured, or some in its middle, which `ascends` finds.
@@ -15,11 +16,13 @@ Lookups bisect the file, so an index takes no memory, however large the log is.
 
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from pixy.storage.disk import Disk, File, read_whole
+from pixy.errors import CorruptData
+from pixy.storage.disk import Disk, File, is_unreadable, lost_is_corrupt, read_whole
 
 INDEX_INTERVAL_BYTES = 32768
 """Bytes of a segment between two entries."""
@@ -37,6 +40,16 @@ class IndexEntries:
 
     offsets: list[tuple[int, int]] = field(default_factory=list)
     times: list[tuple[int, int]] = field(default_factory=list)
+
+
+class MayBeLost:
+    """Passes over reads of a file that is missing, or that the device cannot read."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        return isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and is_unreadable(error))
 
 
 class _Index:
@@ -58,22 +71,14 @@ class _Index:
 
     def count_below(self, limit: int) -> int:
         """Number of leading entries whose second field is below `limit`."""
-        try:
-            file = self._disk.open(self.path)
-        except FileNotFoundError:
-            return 0
-        try:
+        with MayBeLost(), closing(self._disk.open(self.path)) as file:
             return self._bisect(file, lambda entry: entry[1] < limit)
-        finally:
-            file.close()
+        return 0
 
     def entry(self, at: int) -> tuple[int, int]:
         """The entry number `at`, which must exist."""
-        file = self._disk.open(self.path)
-        try:
+        with closing(self._disk.open(self.path)) as file:
             return self._read(file, at)
-        finally:
-            file.close()
 
     def truncate(self, count: int) -> bool:
         """Keep the first `count` entries; True if there were more."""
@@ -90,11 +95,14 @@ class _Index:
             file.close()
 
     def ascends(self, least: tuple[int, int]) -> bool:
-        """True if the first entries of all sectors ascend, and none is below `least`."""
+        """True if the first entries of all sectors can be read and ascend, none below `least`."""
         try:
-            data = read_whole(self._disk, self.path)
+            with lost_is_corrupt(self.path):
+                data = read_whole(self._disk, self.path)
         except FileNotFoundError:
             return True
+        except CorruptData:
+            return False
         size = self._entry.size
         firsts = [-(-at // size) * size for at in range(0, len(data), _SECTOR_BYTES)]
         entries = [self._entry.unpack_from(data, at) for at in firsts if at + size <= len(data)]
@@ -107,22 +115,16 @@ class _Index:
 
     def numbered_floor(self, target: int) -> tuple[int, tuple[int, int]] | None:
         """As `floor`, with the number of the entry."""
-        try:
-            file = self._disk.open(self.path)
-        except FileNotFoundError:
-            return None
-        try:
+        with MayBeLost(), closing(self._disk.open(self.path)) as file:
             at = self._bisect(file, lambda entry: entry[0] <= target)
             return (at - 1, self._read(file, at - 1)) if at else None
-        finally:
-            file.close()
+        return None
 
     def entries(self) -> list[tuple[int, int]]:
         """All entries."""
-        try:
+        data = b""
+        with MayBeLost():
             data = read_whole(self._disk, self.path)
-        except FileNotFoundError:
-            return []
         whole = len(data) // self._entry.size * self._entry.size
         return [(first, second) for first, second in self._entry.iter_unpack(data[:whole])]
 

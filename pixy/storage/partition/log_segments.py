@@ -330,7 +330,8 @@ class LogSegments:
             self._sync_full(self.segments[-1])
         self.claim()
         segment = Segment(self.disk, self.directory, part.base_offset)
-        file = self.disk.open(part.path)
+        with lost_is_corrupt(part.path):
+            file = self.disk.open(part.path)
         try:
             segment.link(part.path, file, part.patch(file))
         except OSError as error:

@@ -24,7 +24,7 @@ from pixy.records import (
     read_header,
 )
 from pixy.storage.disk import Buffer, Disk, File, check_bounds, retire_file, scan_headers
-from pixy.storage.partition.index import INDEX_INTERVAL_BYTES, IndexEntries, OffsetIndex, TimeIndex
+from pixy.storage.partition.index import INDEX_INTERVAL_BYTES, IndexEntries, MayBeLost, OffsetIndex, TimeIndex
 from pixy.storage.partition.retention import AHEAD_MS_MAX
 
 RETIRED = ".deleted"
@@ -244,22 +244,23 @@ class Segment:
     def _indexed_position(self, file: File) -> int:
         """The last position below `size` in both indexes; sets the largest timestamp up to there.
 
-        Wrong indexes count as empty.
+        Wrong indexes, and those that cannot be read, count as empty.
         """
-        index, times = self._offset_index(), self._time_index()
-        count = index.count_below(self.size)
-        if count:
-            count = min(count, times.count_below(index.entry(count - 1)[0] + 1))
-        if count:
-            position = self._checked_hint(file, index.entry(count - 1), self.size)
-            latest = times.entry(count - 1)
-            named = self._find(file, self.base_offset + latest[1], self.size)
-            # A crash may leave zeros in place of an entry. They would match a first record of 1970
-            # and hide all later ones.
-            if position and any(latest) and named is not None and named[1].max_timestamp == latest[0]:
-                self._entries = self._time_entries = count
-                self.max_timestamp, self._max_timestamp_offset = latest
-                return position
+        with MayBeLost():
+            index, times = self._offset_index(), self._time_index()
+            count = index.count_below(self.size)
+            if count:
+                count = min(count, times.count_below(index.entry(count - 1)[0] + 1))
+            if count:
+                position = self._checked_hint(file, index.entry(count - 1), self.size)
+                latest = times.entry(count - 1)
+                named = self._find(file, self.base_offset + latest[1], self.size)
+                # A crash may leave zeros in place of an entry. They would match a first record of
+                # 1970 and hide all later ones.
+                if position and any(latest) and named is not None and named[1].max_timestamp == latest[0]:
+                    self._entries = self._time_entries = count
+                    self.max_timestamp, self._max_timestamp_offset = latest
+                    return position
         self._entries = self._time_entries = 0
         return 0
 
@@ -326,6 +327,10 @@ class Segment:
         offsets = [entry for entry in self._offset_index().entries()[: self._entries] if entry[1] >= size]
         times = self._time_index().entries()[self._time_entries - len(offsets) : self._time_entries]
         self._entries = self._time_entries = 0
+        for index in (self._offset_index(), self._time_index()):
+            with suppress(OSError):
+                # What the device cannot read may be in a place that it cannot write.
+                self._disk.unlink(index.path)
         self._write_indexes(IndexEntries(entries.offsets + offsets, entries.times + times))
         self._offset_index().truncate(self._entries)
         self._time_index().truncate(self._time_entries)

@@ -12,6 +12,7 @@ from the entries before it.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from pixy.records import (
     patch_batch,
     read_header,
 )
-from pixy.storage.disk import Disk, File, scan_headers
+from pixy.storage.disk import Disk, File, lost_is_corrupt, scan_headers
 from pixy.storage.partition.segment import Chunk
 
 _COPY_BYTES = 1 << 20
@@ -87,10 +88,9 @@ class StagedPart(NamedTuple):
         """Yield all batches with their offsets, about 1 MiB at a time.
 
         Raises:
-            CorruptData: a batch is damaged.
+            CorruptData: a batch is damaged, or cannot be read.
         """
-        file = disk.open(self.path)
-        try:
+        with lost_is_corrupt(self.path), closing(disk.open(self.path)) as file:
             position, offset = self.begin, self.base_offset
             while position < self.end:
                 _, header = next(self._headers(file, position, offset))
@@ -98,8 +98,6 @@ class StagedPart(NamedTuple):
                 yield [bytearray(batch) for batch in chunk.batches]
                 position, offset = position + sum(map(len, chunk.batches)), chunk.next_offset
             self._check_end(position, offset)
-        finally:
-            file.close()
 
     def read(self, disk: Disk, offset: int, max_bytes: int) -> Chunk:
         """Read batches with their offsets, from the one with `offset` on.
@@ -125,16 +123,17 @@ class StagedPart(NamedTuple):
         Yields size and new header of each batch. The bytes behind the headers are not verified.
 
         Raises:
-            CorruptData: the file is short, or a header is damaged.
+            CorruptData: the file is short, or a header is damaged, or cannot be read.
         """
-        found = file.size()
-        if found < self.end:
-            raise CorruptData(f"{self.path} ends at byte {found}, {self.end} were expected")
-        for position, header in self._headers(file, self.begin, self.base_offset):
-            start = bytearray(file.read_at(HEADER_BYTES, position))
-            patch_batch(start, header.base_offset, self.leader_epoch)
-            file.write_at([start[:_PATCHED_BYTES]], position)
-            yield LENGTH_PREFIX_BYTES + header.length, header
+        with lost_is_corrupt(self.path):
+            found = file.size()
+            if found < self.end:
+                raise CorruptData(f"{self.path} ends at byte {found}, {self.end} were expected")
+            for position, header in self._headers(file, self.begin, self.base_offset):
+                start = bytearray(file.read_at(HEADER_BYTES, position))
+                patch_batch(start, header.base_offset, self.leader_epoch)
+                file.write_at([start[:_PATCHED_BYTES]], position)
+                yield LENGTH_PREFIX_BYTES + header.length, header
 
     def _headers(self, file: File, position: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from the one at `position` on, which has `offset`."""
