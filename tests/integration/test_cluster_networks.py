@@ -68,17 +68,25 @@ def test_links_are_cut_in_one_direction(apart: LoadedCluster, direction: str) ->
 
 
 def test_one_of_three_links_is_cut(apart: LoadedCluster) -> None:
-    leader = apart.leader()
-    far, near = apart.cluster.others(leader)
-    terms = terms_of(near)
-    with apart.produced() as producers:
-        apart.cluster.network.cut(leader.number, far.number)
-        apart.cluster.network.cut(far.number, leader.number)
-        until_blocking(lambda: goes_through_another(far) and goes_through_another(leader))
-        producers.wait_answers([leader, far, near])
-        assert terms_of(near) == terms
-        apart.cluster.network.heal()
-    assert producers.failed == []
+    """It deposes nobody. Leaders change for other reasons too, on a busy machine and when they move
+    back after the tests before: a cut that deposes does so each time.
+    """
+    for _ in range(5):
+        leader = apart.leader()
+        far, near = apart.cluster.others(leader)
+        terms = terms_of(near)
+        with apart.produced() as producers:
+            apart.cluster.network.cut(leader.number, far.number)
+            apart.cluster.network.cut(far.number, leader.number)
+            until_blocking(lambda: goes_through_another(far) and goes_through_another(leader))  # noqa: B023 - called within the turn
+            producers.wait_answers([leader, far, near])
+            terms_then = terms_of(near)
+            apart.cluster.network.heal()
+        assert producers.failed == []
+        if terms_then == terms:
+            break
+    else:
+        pytest.fail(f"leaders change with each cut: {terms} before the last one, {terms_then} then")
     # A handshake that was on its way all the time shows no older self.
     assert "older copy" not in apart.cluster.logs()
 
