@@ -37,6 +37,7 @@ MORE_FOUND = {
     340516: "stages wait for a replica with a slow disk, although they are durable on a majority",
     400072: "a copy of a directory is taken for one without entries, as all of them are applied",
     400663: "a removal without a known outcome is refused from then on",
+    5233: "a leader commits by a configuration that a follower has replaced already",
     401360: "a record that is delivered after offsets were set has the position before committed",
     401404: "the ack of a lent record is lost with its partition, before its delivery is told",
     401881: "a machine that is down for good is switched on by an earlier fault",

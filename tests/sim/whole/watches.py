@@ -62,15 +62,17 @@ class _History:
         last: index of the newest one.
         leaders: process of the leader of each term.
         states: content of the application by index: end offset, digest, results of proposals.
+        replaced: configurations, by the index of the entry that has changed them.
     """
 
-    __slots__ = ("entries", "last", "leaders", "states")
+    __slots__ = ("entries", "last", "leaders", "replaced", "states")
 
     def __init__(self) -> None:
         self.entries: dict[int, _Committed] = {}
         self.last = 0
         self.leaders: dict[int, tuple[int, int]] = {}
         self.states: dict[tuple[int, str], Any] = {}
+        self.replaced: dict[int, ConfState] = {}
 
 
 class _Watch:
@@ -286,6 +288,11 @@ class Watches:
         # Configurations in which the entries may have been committed.
         assert watch.group.node is not None
         states = [watch.conf_state, watch.group.node.raft.tracker.config]
+        # A change counts once it is applied: a leader that lags behind this node commits by the
+        # configuration before it.
+        before = history.replaced.get(watch.group.storage.conf_index)
+        if before is not None:
+            states.insert(0, before)
         for entry in entries:
             found = _Committed(entry.term, int(entry.type), entry.kind, crc32(entry.data), entry.proposal)
             known = history.entries.setdefault(entry.index, found)
@@ -297,6 +304,7 @@ class Watches:
                 history.last = entry.index
                 self._scene.counts["entries committed"] += 1
             if entry.type and entry.index > watch.group.storage.conf_index:
+                history.replaced.setdefault(entry.index, states[-1])
                 states.append(configuration_after(states[-1], [decode_conf_change(entry)]))
 
     def _check_quorum(self, watch: _Watch, states: Sequence[ConfState], entry: Entry) -> None:
