@@ -79,6 +79,10 @@ class Http1Connection:
         held: the caller takes no further request for now; input is kept.
         more: input is left that was not looked at.
         ending: the last request is known, or a drain has begun.
+        closed: nothing more is received, and no output follows but what is there.
+        data_expected: bytes of a body that certainly come next.
+        has_output: there are bytes to be written.
+        queued_bytes: bytes of answers that were not taken.
     """
 
     __slots__ = (
@@ -88,7 +92,6 @@ class Http1Connection:
         "_continue",
         "_draining",
         "_early",
-        "_early_bytes",
         "_ended",
         "_head",
         "_heads",
@@ -97,16 +100,19 @@ class Http1Connection:
         "_next",
         "_options",
         "_output",
-        "_output_bytes",
         "_partial_since",
         "_since",
         "_stop_at",
         "_unanswered_max",
         "_unwritten",
+        "closed",
+        "data_expected",
         "ending",
+        "has_output",
         "held",
         "line",
         "more",
+        "queued_bytes",
     )
 
     def __init__(
@@ -127,6 +133,7 @@ class Http1Connection:
         # The head of the request whose body is being received.
         self._head: RequestHead | None = None
         self._body: Body | None = None
+        self.data_expected = 0
         # Its client waits for `100 Continue`, which has to wait for earlier answers.
         self._continue = False
         # Number of the next request. Invariant: `line` <= `_next`, and requests from `line` on are
@@ -136,12 +143,12 @@ class Http1Connection:
         self.held = False
         # Whole answers of requests behind `line`.
         self._early: dict[int, bytes] = {}
-        self._early_bytes = 0
         self._output: list[bytes] = []
-        self._output_bytes = self._unwritten = 0
+        self.has_output = False
+        self.queued_bytes = self._unwritten = 0
         # Number of the last request, once it is known.
         self._last: int | None = None
-        self._draining = self._ended = self.ending = False
+        self._draining = self._ended = self.ending = self.closed = False
         self._since = now
         # Since when the head or the body is incomplete.
         self._partial_since: float | None = None
@@ -198,11 +205,6 @@ class Http1Connection:
         return self._next - self.line >= self._unanswered_max
 
     @property
-    def data_expected(self) -> int:
-        """Bytes of a body that certainly come next."""
-        return 0 if self._body is None else self._body.expected
-
-    @property
     def request_bytes(self) -> int:
         """Bytes of input in memory."""
         size = len(self._input) - self._at
@@ -220,6 +222,7 @@ class Http1Connection:
         if self._draining and self._last is None and number == self._next - 1 and self._head is None:
             self._last = number
             self._drop_input()
+            self._note_closed()
         return number == self._last
 
     def close_after(self, number: int) -> None:
@@ -230,6 +233,7 @@ class Http1Connection:
         self._last = number
         self.ending = True
         self._drop_input()
+        self._note_closed()
 
     def respond(self, number: int, answer: bytes) -> int:
         """Take a whole answer.
@@ -238,20 +242,19 @@ class Http1Connection:
             How many answers are in the output now that were not: this one and those that it held
             up. 0 if it waits itself.
         """
+        self.queued_bytes += len(answer)
         if number != self.line:
             self._early[number] = answer
-            self._early_bytes += len(answer)
             return 0
         self._output.append(answer)
-        self._output_bytes += len(answer)
+        self.has_output = True
         self.line = number + 1
-        return self._release_early(number) if self._early or self._continue else 1
+        return self._after(number) if self._early or self._continue or self.ending else 1
 
     def send(self, number: int, piece: bytes) -> None:
         """Take a piece of the answer of the request that has its turn."""
         assert number == self.line, f"the answer {number} is sent before {self.line}"
-        self._output.append(piece)
-        self._output_bytes += len(piece)
+        self._put(piece)
 
     def finish(self, number: int, piece: bytes) -> int:
         """Take the last piece of an answer; returns as `respond`."""
@@ -261,40 +264,30 @@ class Http1Connection:
     # --- output -----------------------------------------------------------------------------------
 
     @property
-    def has_output(self) -> bool:
-        """True if there are bytes to be written."""
-        return bool(self._output)
-
-    @property
-    def closed(self) -> bool:
-        """True when nothing more is received, and no output follows but what is there."""
-        return self._ended or (self._last is not None and self.line > self._last)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes of answers that were not taken."""
-        return self._output_bytes + self._early_bytes + self._unwritten
-
-    @property
     def buffered_bytes(self) -> int:
         """Bytes in memory."""
-        size = len(self._input) - self._at + self._output_bytes + self._early_bytes + self._unwritten
+        size = len(self._input) - self._at + self.queued_bytes
         return size if self._body is None else size + len(self._body.content)
 
     def take_output(self, most: int) -> bytes:
         """Bytes to be written: all of them, or at least `most` if these are more."""
-        self._unwritten = 0
+        if self._unwritten:
+            self.set_unwritten(0)
         output = self._output
-        if self._output_bytes <= most or len(output) == 1:
-            taken = output[0] if len(output) == 1 else b"".join(output)
+        if len(output) == 1:
+            taken = output.pop()
+        elif self.queued_bytes <= most:
+            taken = b"".join(output)
             output.clear()
         else:
             taken = b"".join(_first(output, most))
-        self._output_bytes -= len(taken)
+        self.has_output = bool(output)
+        self.queued_bytes -= len(taken)
         return taken
 
     def set_unwritten(self, size: int) -> None:
         """Bytes of earlier output are still in a transport that is full."""
+        self.queued_bytes += size - self._unwritten
         self._unwritten = size
 
     # --- time and the end -------------------------------------------------------------------------
@@ -327,21 +320,24 @@ class Http1Connection:
 
     def terminate(self) -> None:
         """End now."""
-        self._ended = True
+        self._ended = self.closed = True
         self._drop_input()
+        self.queued_bytes -= sum(map(len, self._early.values()))
         self._early.clear()
-        self._early_bytes = 0
 
     def check_invariants(self) -> None:
         """Check the invariants, for tests."""
         assert self.line <= self._next
         assert all(self.line < number < self._next for number in self._early)
-        assert self._early_bytes == sum(map(len, self._early.values()))
-        assert self._output_bytes == sum(map(len, self._output))
+        queued = *self._early.values(), *self._output
+        assert self.queued_bytes == sum(map(len, queued)) + self._unwritten
+        assert self.has_output == bool(self._output)
+        assert self.data_expected == (0 if self._body is None else self._body.expected)
         assert 0 <= self._at <= len(self._input)
         assert (self._head is None) == (self._body is None)
         assert self._last is None or self._at == len(self._input)
         assert self.ending == (self._draining or self._last is not None)
+        assert self.closed == (self._ended or (self._last is not None and self.line > self._last))
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -413,13 +409,15 @@ class Http1Connection:
             at = body.take(source, self._at, len(source))
             if at == self._at:
                 self._wait_for_more(now)
-                return None
+                break
             self._at = at
         if not body.complete:
+            self.data_expected = body.expected
             if self._at >= len(source):
                 self._wait_for_more(now)
             return None
         self._head = self._body = None
+        self.data_expected = 0
         self._continue = False
         return head, bytes(body.content)
 
@@ -431,7 +429,6 @@ class Http1Connection:
     def _refuse(self, error: HeadError) -> HttpRefusal:
         number, head = self._next, self._head
         self._next = number + 1
-        self._head = self._body = None
         self._continue = False
         self._partial_since = None
         self.close_after(number)
@@ -440,21 +437,26 @@ class Http1Connection:
     def _drop_input(self) -> None:
         self._input, self._at, self.more = b"", 0, False
         self._head = self._body = None
+        self.data_expected = 0
 
-    def _release_early(self, number: int) -> int:
+    def _after(self, number: int) -> int:
         """Send what waits for the answer of a request; returns as `respond`."""
         while self._early and (early := self._early.pop(self.line, None)) is not None:
-            self._early_bytes -= len(early)
-            self._put(early)
+            self._output.append(early)
             self.line += 1
         if self._continue and self.line == self._next:
             self._continue = False
             self._put(CONTINUE)
+        self._note_closed()
         return self.line - number
 
     def _put(self, piece: bytes) -> None:
         self._output.append(piece)
-        self._output_bytes += len(piece)
+        self.has_output = True
+        self.queued_bytes += len(piece)
+
+    def _note_closed(self) -> None:
+        self.closed = self._ended or (self._last is not None and self.line > self._last)
 
 
 def _first(pieces: list[bytes], most: int) -> Iterator[bytes]:

@@ -90,9 +90,11 @@ class Transport:
 
         To be asked before: a client may read its answer and close before this process goes on.
         """
-        if self.eof or self._transport.is_closing():
+        if self.eof:
             return False
         if self._descriptor < 0:
+            if self._transport.is_closing():
+                return False
             self._watch()
         if not self._client_ends.asked:
             self._client_ends.ask()

@@ -105,7 +105,7 @@ class WebConnection:
         core.receive(chunk, work)
         while (event := core.next_event(now)) is not None:
             if isinstance(event, HttpRequest):
-                self._on_request(*event)
+                self._on_request(event)
             else:
                 self._on_refusal(event)
             # Most chunks have one request.
@@ -207,7 +207,8 @@ class WebConnection:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _on_request(self, number: int, head: RequestHead, body: bytes) -> None:
+    def _on_request(self, request: HttpRequest) -> None:
+        number, head, body = request
         match: Match | Answer = head.route or self.environment.match(head)
         if isinstance(match, Answer):
             self.environment.shared.counters.rejected += 1
@@ -224,10 +225,12 @@ class WebConnection:
         if len(body) >= _HELD_BYTES_MIN:
             self._held_bytes += len(body)
             exchange.held_bytes = len(body)
-        # One at a time, or many pipelined requests would each hold a large answer that the client
-        # does not read.
-        self.core.held = exchange.is_coroutine
-        handler: Callable[[Exchange], Any] = self._spawn if exchange.is_coroutine else exchange.route.handler
+        handler: Callable[[Exchange], Any] = exchange.route.handler
+        if exchange.is_coroutine:
+            # One at a time, or many pipelined requests would each hold a large answer that the
+            # client does not read.
+            self.core.held = True
+            handler = self._spawn
         try:
             work: Revocable | None = handler(exchange)
         except Exception as error:
