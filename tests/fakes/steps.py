@@ -33,3 +33,17 @@ def result_of(steps: Generator[None, None, T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def count_turns(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Returns a function that gives the number of turns that work in steps takes from here on."""
+    turns = 0
+    sleep = asyncio.sleep
+
+    async def counted(delay: float, result: object = None) -> object:
+        nonlocal turns
+        turns += not delay
+        return await sleep(delay, result)
+
+    monkeypatch.setattr(asyncio, "sleep", counted)
+    return lambda: turns

@@ -235,7 +235,7 @@ class KafkaPixyRoutes:
         if not (with_config or with_partitions):
             return _json(array([quote(name) async for name, _ in in_steps(by_name)]))
         described = await self._texts(
-            _topic(topic, 1, with_config=with_config, with_partitions=with_partitions)
+            await _topic(topic, 1, with_config=with_config, with_partitions=with_partitions)
             async for _, topic in in_steps(by_name)
         )
         return _json(go_object(zip((name for name, _ in by_name), described, strict=True)))
@@ -247,7 +247,7 @@ class KafkaPixyRoutes:
             raise HttpError(400, parameters.fault)
         topic = await proxy.describe_topic(exchange.parameters["topic"])
         with_partitions = "withPartitions" in parameters
-        return _json(_topic(topic, 0, with_config=True, with_partitions=with_partitions))
+        return _json(await _topic(topic, 0, with_config=True, with_partitions=with_partitions))
 
     async def _texts(self, made: AsyncIterator[str]) -> list[str]:
         """Parts of an answer.
@@ -381,7 +381,7 @@ def _members(consumers: Mapping[str, Sequence[int]]) -> str:
     return go_object(pairs, 1)
 
 
-def _topic(topic: TopicDescription, level: int, *, with_config: bool, with_partitions: bool) -> str:
+async def _topic(topic: TopicDescription, level: int, *, with_config: bool, with_partitions: bool) -> str:
     parts = []
     if with_config:
         config = go_object(((name, quote(value)) for name, value in _sorted(topic.config)), level + 2)
@@ -389,7 +389,7 @@ def _topic(topic: TopicDescription, level: int, *, with_config: bool, with_parti
             ("config", go_object([("version", str(topic.metadata_version)), ("config", config)], level + 1))
         )
     if with_partitions and topic.partitions:
-        partitions = (
+        partitions = [
             go_object(
                 [
                     ("partition", str(of.partition)),
@@ -399,8 +399,8 @@ def _topic(topic: TopicDescription, level: int, *, with_config: bool, with_parti
                 ],
                 level + 2,
             )
-            for of in topic.partitions
-        )
+            async for of in in_steps(topic.partitions)
+        ]
         parts.append(("partitions", array(partitions, level + 1)))
     return go_object(parts, level)
 

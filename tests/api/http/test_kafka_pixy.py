@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from pixy.backend import TopicDescription
 from pixy.config import ConsumerConfig, GrpcConfig, ProxyConfig
 from pixy.errors import Internal
 from tests.api.http.conftest import CONFIG, QUICK_POLLS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.http_server import ServedHttp, serve_http
+from tests.fakes.steps import count_turns
 from tests.fakes.waiting import until
 from tests.fakes.web import RawAnswer, open_client
 
@@ -579,6 +581,33 @@ async def test_a_topic_is_described(served: ServedHttp, prefix: str) -> None:
     answer = await served.client.call("GET", f"{prefix}/topics/t?withPartitions")
     assert len(json.loads(answer.body)["partitions"]) == 4
     assert (await served.client.call("GET", f"{prefix}/topics/nothing")).status == 404
+
+
+@pytest.mark.parametrize("target", ["/topics", "/topics/t"])
+async def test_a_topic_with_many_partitions_is_described_in_steps(
+    fake: ServedHttp, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    await produce(fake, b"x")
+    topic = await fake.backend.describe_topic("t")
+    many: TopicDescription = replace(
+        topic, partitions=tuple(replace(topic.partitions[0], partition=at) for at in range(9000))
+    )
+
+    async def describe_topic(_: str) -> TopicDescription:
+        return many
+
+    async def list_topics() -> list[TopicDescription]:
+        return [many]
+
+    monkeypatch.setattr(fake.proxy, "describe_topic", describe_topic)
+    monkeypatch.setattr(fake.proxy, "list_topics", list_topics)
+    turns = count_turns(monkeypatch)
+    answer = await fake.client.call("GET", f"{target}?withPartitions")
+    assert answer.status == 200
+    assert turns() >= 9000 // 500 - 1
+    found = json.loads(answer.body)
+    partitions = (found["t"] if target == "/topics" else found)["partitions"]
+    assert [each["partition"] for each in partitions] == list(range(9000))
 
 
 @pytest.mark.parametrize("target", ["/topics", "/topics/t"])
