@@ -81,6 +81,7 @@ class RecordingDisk:
     def rename(self, old: Path, new: Path) -> None:
         self.do(Call("rename", new.name))
         self._disk.rename(old, new)
+        self.unreadable.discard(new)
 
     def link(self, old: Path, new: Path) -> None:
         self.do(Call("link", new.name))

@@ -314,7 +314,7 @@ class StateReplica:
             self.group.durable_index = max(self.group.durable_index, checkpoints[-2].end_offset)
 
     def lost_checkpoint(self, id: CheckpointId) -> None:
-        """A checkpoint is not on disk any more: followers are offered another one."""
+        """A checkpoint is not on disk any more, or damaged: followers are offered another one."""
         self.checkpoints = [each for each in self.checkpoints if each != id]
         if self.snapshot is not None and id == (self.snapshot.term, self.snapshot.index):
             self.snapshot = None

@@ -28,9 +28,10 @@ from pixy.cluster.snapshots.fetch_snapshot_codec import (
     encode_answer,
 )
 from pixy.cluster.snapshots.snapshot_patience import SnapshotPatience
+from pixy.errors import CorruptData
 from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import StateType
-from pixy.storage import CheckpointId, CheckpointStore, File, Worker, run_on
+from pixy.storage import CheckpointId, CheckpointStore, File, Worker, lost_is_corrupt, run_on
 
 log = structlog.get_logger(__name__)
 
@@ -220,6 +221,7 @@ class _OpenCheckpoint:
 
     def answer(self, wanted: WantedSlice, max_bytes: int) -> SliceAnswer:
         """The answer to a request for this checkpoint. Blocks."""
+        path = self._store.directory / self._id.file_name
         try:
             if self._file is None:
                 self._file = self._store.open(self._id)
@@ -227,11 +229,16 @@ class _OpenCheckpoint:
             cut = cut_slice(wanted, size, max_bytes)
             if cut is None:
                 return SliceAnswer(FetchSnapshotError.POSITION_OUT_OF_RANGE, wanted)
-            content = self._file.read_at(cut.length, cut.position)
+            with lost_is_corrupt(path):
+                content = self._file.read_at(cut.length, cut.position)
         except FileNotFoundError:
             return SliceAnswer(FetchSnapshotError.SNAPSHOT_NOT_FOUND, wanted)
+        except CorruptData as error:
+            log.error(
+                "a checkpoint is damaged, and another one is written", file=str(path), reason=str(error)
+            )
+            return SliceAnswer(FetchSnapshotError.SNAPSHOT_NOT_FOUND, wanted)
         except OSError as error:
-            path = self._store.directory / self._id.file_name
             log.error("a checkpoint cannot be read for a follower", file=str(path), error=str(error))
             return SliceAnswer(FetchSnapshotError.UNKNOWN_SERVER_ERROR, wanted)
         return SliceAnswer(0, wanted, cut.id, size=size, position=cut.position, content=content)

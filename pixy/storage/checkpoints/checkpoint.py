@@ -101,7 +101,15 @@ from pixy.records import (
     read_header,
     read_records,
 )
-from pixy.storage.disk import CHECKPOINT_BYTES_MAX, Disk, File, lost_is_corrupt, read_whole, sync_is_final
+from pixy.storage.disk import (
+    CHECKPOINT_BYTES_MAX,
+    Disk,
+    File,
+    lost_is_corrupt,
+    read_whole,
+    scan_headers,
+    sync_is_final,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -242,12 +250,26 @@ class CheckpointStore:
             self.disk.unlink(self.directory / name)
 
     def open(self, id: CheckpointId) -> File:
-        """A checkpoint, to be read and closed; it stays readable when it is removed.
+        """A checkpoint whose batches are whole, to be read and closed; it stays readable when it is
+        removed.
 
         Raises:
             FileNotFoundError: it was removed.
+            CorruptData: it is damaged, and not among those that are kept by the next `write`.
         """
-        return self.disk.open(self.directory / id.file_name)
+        path = self.directory / id.file_name
+        try:
+            with lost_is_corrupt(path):
+                file = self.disk.open(path)
+                try:
+                    _check_batches(file, path)
+                except BaseException:
+                    file.close()
+                    raise
+        except CorruptData:
+            self._damaged.add(id)
+            raise
+        return file
 
     def make_durable(self) -> None:
         """Make the names durable that `load` has found: a process that was killed may have left one
@@ -345,6 +367,11 @@ def decode_checkpoint(data: bytes, id: CheckpointId, path: Path) -> list[tuple[b
     if not ended:
         raise CorruptData(f"cut off at byte {len(data)}: no snapshot footer")
     return records
+
+
+def _check_batches(file: File, path: Path) -> None:
+    for position, header in scan_headers(file, path, 0, file.size()):
+        check_batch(file.read_at(LENGTH_PREFIX_BYTES + header.length, position))
 
 
 def intact_bytes(data: bytes, epoch: int) -> int:

@@ -162,10 +162,19 @@ async def test_a_file_that_vanished_is_not_found(network: StateNetwork) -> None:
     assert (await ask(network[1])).error == Error.SNAPSHOT_NOT_FOUND
 
 
-async def test_a_checkpoint_that_vanished_is_written_again(network: StateNetwork) -> None:
+@pytest.mark.parametrize("fault", ["vanished", "damaged", "unreadable"])
+async def test_a_checkpoint_that_cannot_be_served_is_written_again(network: StateNetwork, fault: str) -> None:
     leader = network[1]
     id = leader.replica.checkpoints[-1]
-    (leader.replica.store.directory / id.file_name).unlink()
+    path = leader.replica.store.directory / id.file_name
+    if fault == "vanished":
+        path.unlink()
+    elif fault == "damaged":
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    else:
+        leader.disk.unreadable.add(path)
     await network.tick(3)
     assert network[3].group.applied == leader.group.applied
     assert leader.replica.checkpoints == [id], "written again"
@@ -178,7 +187,7 @@ async def test_a_file_that_cannot_be_read_is_logged_and_tried_again(
 
     class Broken:
         def open(self, id: CheckpointId) -> File:
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     store, leader.replica.store.open = leader.replica.store.open, Broken().open  # type: ignore[method-assign]
     assert (await ask(leader)).error == Error.UNKNOWN_SERVER_ERROR
