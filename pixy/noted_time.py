@@ -14,6 +14,8 @@ from pixy.storage import Disk, read_whole
 
 _NAME = "clock"
 _DIGITS = 20
+_TIME_MS_MAX = 2**52
+"""A later time is damage."""
 
 
 def noted_time(disk: Disk, directory: Path) -> int | None:
@@ -22,7 +24,8 @@ def noted_time(disk: Disk, directory: Path) -> int | None:
         noted = read_whole(disk, directory / _NAME, _DIGITS)
     except OSError:
         return None
-    return int(noted) if len(noted) == _DIGITS and noted.isdigit() else None
+    time_ms = int(noted) if len(noted) == _DIGITS and noted.isdigit() else None
+    return time_ms if time_ms is not None and time_ms <= _TIME_MS_MAX else None
 
 
 async def note_time(

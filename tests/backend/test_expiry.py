@@ -4,6 +4,7 @@ of the leader concerned, once.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -257,3 +258,37 @@ def test_a_node_whose_clock_is_wrong_does_not_stay_alone(tmp_path: Path, asked: 
         await cluster[asked].backend.remove_node(other.id)
 
     run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_node_that_comes_after_all_clocks_have_jumped_goes_by_the_time_before_it(
+    tmp_path: Path, count: int
+) -> None:
+    """Beside a lone node, or in the place of one with a lost disk. It leads groups at once."""
+    groups = [f"group-{number}" for number in range(24)]
+
+    async def scenario(cluster: NodeCluster) -> None:
+        backend = cluster[1].backend
+        await backend.create_topic("topic", 1)
+        for group in groups:
+            await backend.commit_offsets(group, {TOPIC: OffsetCommit(1)}, set=True)
+        new = ClusterNode(cluster, 4)
+        for node in (*cluster.nodes.values(), new):
+            node.clock.step_wall(10 * DAY_MS)
+        await asyncio.sleep(2)
+        if count > 1:
+            await cluster[3].kill()
+            await backend.forget_node(cluster[3].id)
+        cluster.nodes[4] = new
+        await new.start()
+        await until(lambda: any(each.group.leads for each in new.node.state_groups.groups))
+        await asyncio.sleep(5 * STORAGE.retention_check)
+        for group in groups:
+            assert await backend.committed_offsets(group, "topic") == {0: OffsetCommit(1)}
+        for node in cluster.nodes.values():
+            node.clock.advance(3600)
+        await asyncio.sleep(5 * STORAGE.retention_check)
+        for group in groups:
+            assert await backend.committed_offsets(group, "topic") == {}
+
+    run_cluster(scenario, tmp_path, count, storage=replace(STORAGE, offsets_retention=86_400.0))

@@ -4,7 +4,7 @@ Every node connects to every one that has started. A node that comes is admitted
 its id, it has proven its secret, and it is no older self (`peer_starts`), of which others may know
 more (`told_refusals`). One that metadata does
 not know is told to come again, and costs nothing: no entry, no record, no dial. Twice a second each
-node tells the others what it is: start, newest flush, clock.
+node tells the others what it is: start, newest flush, clock, steady time.
 
     a connection from          metadata knows it     it was told of       neither
     -------------------------  --------------------  -------------------  -----------------------
@@ -40,6 +40,7 @@ from pixy.cluster.peering.peer_messages import (
     encode_proposal,
     encode_raft,
     encode_refusal,
+    encode_steady_time,
 )
 from pixy.cluster.peering.relays import Relays
 from pixy.cluster.peering.told_refusals import ToldRefusals, encode_starts
@@ -72,6 +73,7 @@ class PeerNode:
         heard_at: loop time of its last message or handshake, None before.
         clock_ahead_ms: its clock less the monotonic time of this node, as of the last beat of the
             connection that stands; None without one.
+        steady_ahead_ms: the same of its `NodeTime.steady_ms`; None too if it does not tell it.
         incarnation, process: as of its last handshake, 0 and empty for none.
         version: of its release.
     """
@@ -81,6 +83,7 @@ class PeerNode:
     up: bool = False
     heard_at: float | None = None
     clock_ahead_ms: int | None = None
+    steady_ahead_ms: int | None = None
     incarnation: int = 0
     process: bytes = b""
     version: str = ""
@@ -174,8 +177,11 @@ class ClusterNodes:
             if node.has_started and not node.removed and node.node_id != self.node_id
         ]
         members = filter(None, map(self._members.get, staying))
-        ahead_ms = [each.clock_ahead_ms for each in members if each.clock_ahead_ms is not None]
-        return OtherClocks(len(staying) + 1, ahead_ms)
+        clocks = [
+            (each.clock_ahead_ms, each.steady_ahead_ms) for each in members if each.clock_ahead_ms is not None
+        ]
+        steady = [(clock, steady) for clock, steady in clocks if steady is not None]
+        return OtherClocks(len(staying) + 1, [clock for clock, _ in clocks], steady)
 
     # --- connections ------------------------------------------------------------------------------
 
@@ -247,7 +253,8 @@ class ClusterNodes:
         member = self._members.setdefault(node_id, PeerNode(node_id, ""))
         if member.address != address:
             # The connection to the former address ends without a word.
-            member.address, member.up, member.clock_ahead_ms = address, False, None
+            member.address, member.up = address, False
+            member.clock_ahead_ms = member.steady_ahead_ms = None
             self._channel.connect(node_id, parsed)
 
     @property
@@ -415,7 +422,8 @@ class ClusterNodes:
         member = self._members.get(node_id)
         if member is None or not member.up:
             return
-        member.up, member.clock_ahead_ms = False, None
+        member.up = False
+        member.clock_ahead_ms = member.steady_ahead_ms = None
         log.warning(
             "a node cannot be reached",
             node=node_id,
@@ -466,21 +474,28 @@ class ClusterNodes:
                 size += len(parts[at + 1])
             self._relays.send(node_id, MessageKind.PROPOSALS, parts[begin:])
 
-    def beat(self, incarnation: int, flush_number: int) -> None:
-        """Tell the others what this node is: its start, and the newest durable flush."""
-        self._beat(self._members, incarnation, flush_number)
+    def beat(self, incarnation: int, flush_number: int, steady_ms: int | None) -> None:
+        """Tell the others what this node is: start, newest durable flush, steady time if known."""
+        self._beat(self._members, incarnation, flush_number, steady_ms)
 
-    def beat_first(self, node_id: int, incarnation: int, flush_number: int) -> None:
+    def beat_first(self, node_id: int, incarnation: int, flush_number: int, steady_ms: int | None) -> None:
         """Tell a node with a new connection the same: it may wait for a clock."""
-        self._beat([node_id], incarnation, flush_number)
+        self._beat([node_id], incarnation, flush_number, steady_ms)
 
-    def _beat(self, node_ids: Iterable[int], incarnation: int, flush_number: int) -> None:
+    def _beat(
+        self, node_ids: Iterable[int], incarnation: int, flush_number: int, steady_ms: int | None
+    ) -> None:
         reaches = tuple(member.node_id for member in self._members.values() if member.up)
         payload = encode_beat(Beat(incarnation, flush_number, self._clock.wall_ms(), reaches))
+        steady = b"" if steady_ms is None else encode_steady_time(steady_ms)
         older = encode_starts(self._older)
         for node_id in node_ids:
+            is_connected = self._channel.is_connected(node_id)
+            # Whoever knows the clock of a node has its steady time, if there is one.
+            if steady and is_connected:
+                self._channel.send(node_id, MessageKind.STEADY_TIME, (steady,))
             self._relays.send(node_id, MessageKind.BEAT, (payload,))
-            if older and self._channel.is_connected(node_id):
+            if older and is_connected:
                 self._channel.send(node_id, MessageKind.OLDER_SELVES, (older,))
 
     def claim(self, node_id: int, claim: RestClaim) -> None:
@@ -516,6 +531,12 @@ class ClusterNodes:
             if member.up and not relayed:
                 member.clock_ahead_ms = beat.wall_ms - self._clock.monotonic_ns() // 1_000_000
                 self.clock_heard.set()
+
+    def heard_steady_time(self, node_id: int, steady_ms: int) -> None:
+        """A node has told its steady time."""
+        member = self._members.get(node_id)
+        if member is not None and member.up:
+            member.steady_ahead_ms = steady_ms - self._clock.monotonic_ns() // 1_000_000
 
 
 def _claim_of(known: NodeInfo, hello: Hello) -> StartClaim:

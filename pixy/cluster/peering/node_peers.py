@@ -38,6 +38,7 @@ from pixy.cluster.peering.peer_messages import (
     decode_proposals,
     decode_raft,
     decode_refusals,
+    decode_steady_time,
     flush_number_of,
 )
 from pixy.cluster.peering.relays import Relays, sender_of
@@ -510,7 +511,7 @@ class NodePeers:
         self._ticks += 1
         if not self._ticks % _BEAT_EVERY_TICKS:
             journal, number = self._log.journal, self._log.incarnation.number
-            self.members.beat(number, journal.flush_number)
+            self.members.beat(number, journal.flush_number, self._time.steady_ms())
             self._lookup.tick()
         if not self.stopping:
             self._placement.tick()
@@ -577,7 +578,7 @@ class NodePeers:
             self._driver.rest.node_changed(node_id)
             if self._log is not None:
                 journal, number = self._log.journal, self._log.incarnation.number
-                self.members.beat_first(node_id, number, journal.flush_number)
+                self.members.beat_first(node_id, number, journal.flush_number, self._time.steady_ms())
             self._duties.nodes_seen()
 
     def _on_down(self, node_id: int, closed: bool) -> None:
@@ -657,6 +658,9 @@ class NodePeers:
         elif kind == MessageKind.OLDER_SELVES:
             if not relayed:
                 self.members.told_older(node_id, decode_starts(payload))
+        elif kind == MessageKind.STEADY_TIME:
+            if not relayed:
+                self.members.heard_steady_time(node_id, decode_steady_time(payload))
         elif kind == MessageKind.CLAIM:
             self._driver.rest.heard(node_id, decode_claim(payload))
         elif kind == MessageKind.REFUSALS:

@@ -62,6 +62,9 @@ times as long. All numbers are little-endian.
     CLAIM: number and digest of the raft groups that rest with the receiver under the lead of the
     sender (8 bytes each), see `multiraft/resting_groups`
 
+    STEADY_TIME: `NodeTime.steady_ms` of the sender (8 bytes); before each beat, once it is known. A
+    release that does not know it drops it
+
     RELAYED: `node_calls.Relayed`, with the kind and the payload of another message
 
 A message whose lengths do not fit raises `MalformedMessage`, and so does one that no correct node
@@ -76,7 +79,7 @@ that is a fault of the sender.
     indexes, hints                   at most `INDEX_MAX`, those of snapshots included
     start                            1 to `INCARNATION_MAX`
     flush                            at most `FLUSH_MAX`
-    clock                            at most 2^53
+    clock, steady time               at most 2^53
     entries                          in APP, READ_INDEX and READ_INDEX_RESP; exactly one in the
                                      latter two. In APP their terms never decrease, from `log_term`
                                      up to the message's
@@ -115,6 +118,7 @@ class MessageKind(IntEnum):
     REFUSALS = 5
     OLDER_SELVES = 6
     CLAIM = 7
+    STEADY_TIME = 8
 
 
 class PeerMethod(IntEnum):
@@ -181,6 +185,7 @@ _REFUSAL = struct.Struct("<QQIQH")
 _REASON_BYTES_MAX = 1000
 _BEAT = struct.Struct("<QQQ")
 _CLAIM = struct.Struct("<QQ")
+_STEADY_TIME = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")
 _NODE_ID_BYTES = 4
 _WALL_MS_MAX = 2**53
@@ -475,3 +480,18 @@ def decode_claim(payload: bytes | memoryview) -> RestClaim:
     if len(payload) != _CLAIM.size:
         raise MalformedMessage(f"{len(payload)} bytes are not a claim of groups at rest")
     return RestClaim(*_CLAIM.unpack(payload))
+
+
+def encode_steady_time(steady_ms: int) -> bytes:
+    """Encode the time that a node measures by."""
+    return _STEADY_TIME.pack(steady_ms)
+
+
+def decode_steady_time(payload: bytes | memoryview) -> int:
+    """Raises MalformedMessage if these bytes are no time of a node."""
+    if len(payload) != _STEADY_TIME.size:
+        raise MalformedMessage(f"{len(payload)} bytes are not a steady time")
+    (steady_ms,) = _STEADY_TIME.unpack(payload)
+    if steady_ms > _WALL_MS_MAX:
+        raise MalformedMessage(f"a steady time of {steady_ms} ms; at most {_WALL_MS_MAX}")
+    return int(steady_ms)

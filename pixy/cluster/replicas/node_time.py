@@ -17,9 +17,18 @@ latest. Nothing expires without a majority, nor by a node whose own clock is off
 
 All clocks can be wrong together, for instance by their common time server, and that of a lone node
 is all that there is. So a jump of the agreed time by more than a minute counts after an hour, which
-monotonic time measures. Until then stamps have the later of both times, and ages are measured by
-the earlier one. So it is with the first agreed time after a start, compared with the time that the
-node had before it (`NodeTime.resume`); if nobody knows that, it counts at once.
+monotonic time measures, and in which a majority agrees throughout. Until then stamps have the later
+of both times, and ages are measured by the earlier one.
+
+So it is with the first agreed time after a start, compared with the last one that counted:
+
+    a node                                    compares with
+    ----------------------------------------  ------------------------------------------------------
+    that had one before its start             that one (`NodeTime.resume`)
+    that has joined, or lost what it noted    the earliest one of the nodes that agree. Nothing
+                                              expires before one of them tells it, all nodes are
+                                              known and none tells any, or an hour has passed
+    without others                            nothing: its clock counts at once
 """
 
 import statistics
@@ -42,11 +51,15 @@ class OtherClocks(NamedTuple):
 
     Attributes:
         nodes: number of nodes that there are, with this one; 0 while that is not known.
-        ahead_ms: clocks of the others, less the monotonic time of this node.
+        ahead_ms: clocks of the others.
+        steady: clock and `NodeTime.steady_ms` of each one that tells the latter.
+
+    All times are less the monotonic time of this node.
     """
 
     nodes: int
     ahead_ms: Sequence[int] = ()
+    steady: Sequence[tuple[int, int]] = ()
 
 
 def agreed_time(clocks: Sequence[int], nodes: int) -> int | None:
@@ -77,16 +90,16 @@ class NodeTime:
         self.monotonic = clock.monotonic
         self.monotonic_ns = clock.monotonic_ns
         self.others: Callable[[], OtherClocks] = lambda: OtherClocks(0 if has_peers else 1)
-        # All of these are less monotonic time: what it adds to them makes a time.
-        self._steady = self.own_ahead_ms
+        # All of these are less monotonic time: what it adds to them makes a time. The steady one is
+        # of the last clocks that counted, None while that is not known.
+        self._steady: int | None = None
         self._agreed: int | None = None
-        self._noted: int | None = None
-        self._latest = self._earliest = self._steady
+        self._latest = self._earliest = self.own_ahead_ms
         self._latest_ns = self._latest * 1_000_000
         self._own_is_off = False
         # An agreed time was known before, and one of several nodes.
         self._was_agreed = self._had_others = False
-        # Time that is far from the steady one, and monotonic time since which it has been shown.
+        # Time that does not count yet, and monotonic time since which it has been shown.
         self._jumped_to: int | None = None
         self._jumped_at = 0.0
 
@@ -112,13 +125,13 @@ class NodeTime:
     def age_ms(self) -> int | None:
         """Time to measure ages by, None while nothing is to expire."""
         self.refresh()
-        if self._agreed is None or self._own_is_off:
+        if self._agreed is None or self._own_is_off or self._steady is None:
             return None
         return self._earliest + self._monotonic_ms()
 
     def steady_ms(self) -> int | None:
-        """The time of the last clocks that counted, None before an agreed time."""
-        return self._steady + self._monotonic_ms() if self._was_agreed else None
+        """The time of the last clocks that counted, None while that is not known."""
+        return None if self._steady is None else self._steady + self._monotonic_ms()
 
     @property
     def own_ahead_ms(self) -> int:
@@ -129,8 +142,8 @@ class NodeTime:
     def is_settled(self) -> bool:
         """True once there has been an agreed time, or every node is known to have another one."""
         self.refresh()
-        nodes, ahead_ms = self.others()
-        return self._was_agreed or 0 < nodes <= len(ahead_ms) + 1
+        others = self.others()
+        return self._was_agreed or 0 < others.nodes <= len(others.ahead_ms) + 1
 
     def off_ms(self, ahead_ms: int) -> int | None:
         """Difference of a clock to the agreed time, None while there is none.
@@ -148,23 +161,24 @@ class NodeTime:
 
     def resume(self, noted_ms: int) -> None:
         """Go on from the last known `steady_ms` of the node before its start."""
-        self._noted = noted_ms - self._monotonic_ms()
-        self._steady = max(self._steady, self._noted)
+        self._steady = noted_ms - self._monotonic_ms()
+        self._set_latest(max(self._latest, self._steady))
 
     def refresh(self) -> None:
         """Look at the clocks, in steps of less than a second."""
         own, others = self.own_ahead_ms, self.others()
         clocks = [own, *others.ahead_ms]
         agreed = agreed_time(clocks, others.nodes)
-        if agreed is None:
-            self._agreed, self._own_is_off, self._jumped_to = None, False, None
-            if not (self._had_others if others.nodes > 1 else self._was_agreed):
-                self._steady = max(self._steady, *clocks)
-            self._set(self._steady, self._steady)
+        if agreed is not None:
+            self._agree(own, agreed, others)
             return
-        self._agree(own, agreed, others.nodes)
+        self._agreed, self._own_is_off, self._jumped_at = None, False, self.monotonic()
+        if not (self._had_others if others.nodes > 1 else self._was_agreed):
+            self._set_latest(max(self._latest, *clocks))
+        elif self._steady is not None:
+            self._set_latest(self._steady)
 
-    def _agree(self, own: int, agreed: int, nodes: int) -> None:
+    def _agree(self, own: int, agreed: int, others: OtherClocks) -> None:
         is_off = not _is_near(own, agreed)
         if is_off and not self._own_is_off:
             log.warning(
@@ -172,28 +186,55 @@ class NodeTime:
                 ahead_s=(own - agreed) // 1000,
             )
         self._agreed, self._own_is_off = agreed, is_off
-        is_first = not self._was_agreed or (nodes > 1 and not self._had_others and self._jumped_to is None)
-        if self._noted is not None and not self._was_agreed:
-            self._steady, is_first = self._noted, False
-        self._was_agreed, self._had_others = True, self._had_others or nodes > 1
+        if self._steady is None:
+            self._steady = _earliest_steady(agreed, others)
         # Clocks of others are known as exactly as beats are quick: they are not followed closely.
-        shown = own if not is_off else self._steady if _is_near(self._steady, agreed) else agreed
-        if is_first or _is_near(shown, self._steady) or self._has_stayed(shown):
+        shown = own
+        if is_off:
+            shown = agreed if self._steady is None or not _is_near(self._steady, agreed) else self._steady
+        was_alone = self._was_agreed and not self._had_others and others.nodes > 1
+        self._was_agreed, self._had_others = True, self._had_others or others.nodes > 1
+        if self._counts(shown, others, is_corrected=was_alone and is_off):
             self._steady, self._jumped_to = shown, None
-        self._set(max(self._steady, shown), min(self._steady, shown))
+        times = [shown] if self._steady is None else [shown, self._steady]
+        self._earliest = min(times)
+        self._set_latest(max(times))
+
+    def _counts(self, shown: int, others: OtherClocks, *, is_corrected: bool) -> bool:
+        """True for a time that becomes the steady one.
+
+        Args:
+            is_corrected: the first others have another time than this node, which was alone. A
+                later one than its own counts after an hour all the same.
+        """
+        if self._steady is None:
+            counts_at_once = len(others.ahead_ms) + 1 >= others.nodes
+        else:
+            counts_at_once = _is_near(shown, self._steady) or (is_corrected and shown < self._steady)
+        return counts_at_once or self._has_stayed(shown)
 
     def _has_stayed(self, shown: int) -> bool:
-        """True if a time that is far from the steady one has been so for an hour."""
+        """True if a time that does not count yet has been shown for an hour."""
         now = self.monotonic()
         if self._jumped_to is None or not _is_near(shown, self._jumped_to):
             self._jumped_to, self._jumped_at = shown, now
-            log.warning(
-                "the clocks have jumped, or this node was down for long; if they stay so for an hour, the age of "
-                "records follows them",
-                ahead_s=(shown - self._steady) // 1000,
-            )
+            if self._steady is not None:
+                log.warning(
+                    "the clocks have jumped, or this node was down for long; if they stay so for an hour, the "
+                    "age of records follows them",
+                    ahead_s=(shown - self._steady) // 1000,
+                )
         return now - self._jumped_at >= _TRUSTED_AFTER_S
 
-    def _set(self, latest: int, earliest: int) -> None:
-        self._latest, self._earliest = latest, earliest
-        self._latest_ns = latest * 1_000_000
+    def _set_latest(self, latest: int) -> None:
+        self._latest, self._latest_ns = latest, latest * 1_000_000
+
+
+def _earliest_steady(agreed: int, others: OtherClocks) -> int | None:
+    """The earliest steady time that others tell, None if nobody tells one.
+
+    A node whose own clock is off may have founded the cluster with it: a later time of it does not
+    count.
+    """
+    told = [steady for clock, steady in others.steady if _is_near(clock, agreed) or steady < agreed]
+    return min(told, default=None)

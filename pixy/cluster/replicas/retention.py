@@ -76,7 +76,10 @@ class Retention:
     def _check(self) -> None:
         age_ms = self._time.age_ms()
         if age_ms is None:
-            log.warning("nothing expires: no majority of the nodes agrees with the clock of this machine")
+            log.warning(
+                "nothing expires: no majority of the nodes agrees with the clock of this machine, or none has "
+                "told this one yet what time counted before it came"
+            )
             self.start()
             return
         if self._storage.offsets_retention:

@@ -19,6 +19,7 @@ from pixy.cluster.peering.peer_messages import (
     decode_beat,
     decode_proposals,
     decode_raft,
+    decode_steady_time,
     encode_beat,
     encode_raft,
     flush_number_of,
@@ -396,9 +397,12 @@ HOUR_MS = 3_600_000
 
 def clocks_of(bench: Bench) -> tuple[int, list[int]]:
     """Number of nodes, and how far the known clocks of the others are ahead of this node's."""
-    nodes, ahead_ms = bench.members.clocks()
-    own = bench.clock.wall_ms() - bench.clock.monotonic_ns() // 1_000_000
-    return nodes, [each - own for each in ahead_ms]
+    clocks = bench.members.clocks()
+    return clocks.nodes, [each - own_ahead_ms(bench) for each in clocks.ahead_ms]
+
+
+def own_ahead_ms(bench: Bench) -> int:
+    return bench.clock.wall_ms() - bench.clock.monotonic_ns() // 1_000_000
 
 
 async def test_the_clocks_of_connected_nodes_are_known_by_their_beats() -> None:
@@ -464,12 +468,47 @@ async def test_a_clock_that_another_node_tells_of_does_not_count() -> None:
     assert not bench.members.clock_heard.is_set()
 
 
+async def test_the_steady_time_of_a_node_is_known_with_its_clock_while_it_is_connected() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(2, 3)
+
+    def told() -> list[tuple[int, int]]:
+        own = own_ahead_ms(bench)
+        return [(clock - own, steady - own) for clock, steady in bench.members.clocks().steady]
+
+    bench.members.heard_steady_time(2, bench.clock.wall_ms() - HOUR_MS)
+    assert told() == []
+    bench.hears(2, 7)
+    bench.hears(3, 0)
+    assert told() == [(7, -HOUR_MS)]
+    bench.clock.advance(10)
+    assert told() == [(7, -HOUR_MS)], "it goes on"
+    bench.members.on_down(2, closed=True)
+    bench.members.heard_steady_time(2, bench.clock.wall_ms())
+    bench.connected(2)
+    bench.hears(2, 7)
+    assert told() == []
+
+
 # --- messages -------------------------------------------------------------------------------------
+
+
+async def test_a_steady_time_that_is_known_goes_ahead_of_each_beat() -> None:
+    """Whoever knows a clock has the steady time too; no node passes it on."""
+    bench = Bench(node(1), node(2), node(3)).connected(2, 3)
+    bench.members.heard(3, Beat(3, 100, 0, (2,)))
+    bench.channel.connected.discard(2)
+    bench.members.beat(1, 2, 1234)
+    bench.members.beat_first(3, 1, 2, 1234)
+    kinds = [(receiver, kind) for receiver, kind, _ in bench.channel.sent]
+    told = [(3, MessageKind.STEADY_TIME), (3, MessageKind.BEAT)]
+    assert kinds == [(3, MessageKind.RELAYED), *told, *told]
+    payload = next(payload for _, kind, payload in bench.channel.sent if kind == MessageKind.STEADY_TIME)
+    assert decode_steady_time(payload) == 1234
 
 
 async def test_beats_go_to_the_nodes_that_are_up_and_name_them() -> None:
     bench = Bench(node(1), node(2), node(3)).connected(3)
-    bench.members.beat(1, 2)
+    bench.members.beat(1, 2, None)
     [(receiver, kind, payload)] = bench.channel.sent
     beat = Beat(1, 2, bench.clock.wall_ms(), (3,))
     assert (receiver, kind, decode_beat(payload)) == (3, MessageKind.BEAT, beat)
@@ -503,7 +542,7 @@ async def test_nothing_is_sent_to_an_older_self_by_way_of_a_node_that_has_let_it
     assert bench.members.is_reachable(2)
     assert bench.judge(hello(2, 2)) is not None
     assert not bench.members.is_reachable(2), "so it can be forgotten"
-    bench.members.beat(1, 2)
+    bench.members.beat(1, 2, None)
     assert {receiver for receiver, _, _ in bench.channel.sent} == {3}
     # The node itself is there again, by its own connection, or by way of another one.
     assert bench.members.why_not_vouched(hello(2, 3)) is None
@@ -549,13 +588,13 @@ async def test_refusals_are_told_with_each_beat_and_only_those_that_this_node_ha
     bench = Bench(node(1), node(2), node(3)).connected(3)
     bench.members.told_older(3, {2: PeerStart(2, 200)})
     assert bench.judge(hello(2, 3)) is not None
-    bench.members.beat(1, 2)
+    bench.members.beat(1, 2, None)
     assert [kind for _, kind, _ in bench.channel.sent] == [MessageKind.BEAT]
     bench.members.told_older(3, {})
     assert bench.judge(hello(2, 3)) is None
     assert bench.judge(hello(2, 2)) is not None
     bench.channel.sent.clear()
-    bench.members.beat(1, 2)
+    bench.members.beat(1, 2, None)
     told = [
         decode_starts(payload) for _, kind, payload in bench.channel.sent if kind == MessageKind.OLDER_SELVES
     ]

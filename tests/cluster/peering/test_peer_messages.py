@@ -17,11 +17,13 @@ from pixy.cluster.peering.peer_messages import (
     decode_proposals,
     decode_raft,
     decode_refusals,
+    decode_steady_time,
     encode_beat,
     encode_claim,
     encode_proposal,
     encode_raft,
     encode_refusal,
+    encode_steady_time,
     flush_number_of,
 )
 from pixy.cluster.state.nodes import NODES_MAX
@@ -197,6 +199,17 @@ def test_a_claim_is_two_numbers() -> None:
     for damaged in (b"", payload[:-1], payload + b"\0"):
         with pytest.raises(MalformedMessage, match=f"{len(damaged)} bytes are not a claim"):
             decode_claim(damaged)
+
+
+def test_a_steady_time_is_one_number() -> None:
+    payload = (2**53).to_bytes(8, "little")
+    assert encode_steady_time(2**53) == payload
+    assert decode_steady_time(memoryview(payload)) == 2**53
+    for damaged in (b"", payload[:-1], payload + b"\0"):
+        with pytest.raises(MalformedMessage, match=f"{len(damaged)} bytes are not a steady time"):
+            decode_steady_time(damaged)
+    with pytest.raises(MalformedMessage, match=f"at most {2**53}"):
+        decode_steady_time(encode_steady_time(2**53 + 1))
 
 
 def test_a_beat_names_at_most_as_many_nodes_as_a_cluster_has() -> None:

@@ -1,5 +1,7 @@
 """A node's clock: corrected by those of the other nodes, and followed only when that is sure."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,15 +24,23 @@ class Bench:
         others_ms: errors of the others'.
         nodes: number of nodes; by default all of these.
         noted_ms: error of the time that it noted before its start.
+        steady_ms: errors of the steady times that the others tell, the first ones of them; None for
+            one that tells none.
     """
 
     def __init__(
-        self, *others_ms: int, own_ms: int = 0, nodes: int | None = None, noted_ms: int | None = None
+        self,
+        *others_ms: int,
+        own_ms: int = 0,
+        nodes: int | None = None,
+        noted_ms: int | None = None,
+        steady_ms: Sequence[int | None] = (),
     ) -> None:
         self.clock = FakeClock(wall_ms=NOW)
         self.clock.set_wall(own_ms)
         self.others_ms = list(others_ms)
         self.nodes = len(others_ms) + 1 if nodes is None else nodes
+        self.steady_ms = steady_ms
         self.time = NodeTime(self.clock, has_peers=True)
         self.time.others = self._others
         if noted_ms is not None:
@@ -39,7 +49,13 @@ class Bench:
 
     def _others(self) -> OtherClocks:
         true = self.clock.true_ms() - self.clock.monotonic_ns() // 1_000_000
-        return OtherClocks(self.nodes, [true + error for error in self.others_ms])
+        clocks = [true + error for error in self.others_ms]
+        told = [
+            (clock, true + steady)
+            for clock, steady in zip(clocks, self.steady_ms, strict=False)
+            if steady is not None
+        ]
+        return OtherClocks(self.nodes, clocks, told)
 
     def later(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -276,7 +292,7 @@ def test_the_clocks_count_at_once_after_a_start_in_the_same_minute(others: int, 
 def test_without_a_majority_after_a_start_stamps_have_the_time_before_it_too() -> None:
     bench = Bench(nodes=3, own_ms=-48 * HOUR_MS, noted_ms=0)
     assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
-    assert bench.time.steady_ms() is None
+    assert bench.time.steady_ms() == bench.clock.true_ms(), "others may ask for it"
     bench.others_ms = [-48 * HOUR_MS]
     bench.later(1)
     assert (bench.stamp_error_ms, bench.age_error_ms) == (0, -48 * HOUR_MS)
@@ -289,6 +305,105 @@ def test_nodes_that_join_a_lone_one_do_not_end_the_hour() -> None:
     bench.others_ms, bench.nodes = [48 * HOUR_MS] * 2, 3
     bench.later(1)
     assert (bench.stamp_error_ms, bench.age_error_ms) == (48 * HOUR_MS, 0)
+
+
+@pytest.mark.parametrize("error_ms", [-48 * HOUR_MS, 48 * HOUR_MS])
+@pytest.mark.parametrize("steady_ms", [(0,), (None, 0), (0, 0)])
+def test_a_node_that_joins_after_a_jump_goes_by_the_time_before_it_for_an_hour(
+    error_ms: int, steady_ms: tuple[int | None, ...]
+) -> None:
+    bench = Bench(error_ms, error_ms, own_ms=error_ms, steady_ms=steady_ms)
+    for seconds in (0, HOUR - 1):
+        bench.later(seconds)
+        bench.steady_ms = [error_ms] * 2  # theirs is over
+        assert (bench.stamp_error_ms, bench.age_error_ms) == (max(0, error_ms), min(0, error_ms))
+        assert bench.time.steady_ms() == bench.clock.true_ms()
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (error_ms, error_ms)
+
+
+def test_of_several_steady_times_the_earliest_counts_for_ages() -> None:
+    bench = Bench(DAY_MS, DAY_MS, own_ms=DAY_MS, steady_ms=(DAY_MS, HOUR_MS))
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (DAY_MS, HOUR_MS)
+
+
+@pytest.mark.parametrize(("steady_ms", "age_error_ms"), [(DAY_MS, 0), (-DAY_MS, -DAY_MS)])
+def test_a_node_whose_clock_is_off_can_only_tell_of_an_earlier_time(
+    steady_ms: int, age_error_ms: int
+) -> None:
+    """It founded the cluster with this clock, or it alone was set right after a jump of all."""
+    bench = Bench(steady_ms, 0, steady_ms=(steady_ms,))
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, age_error_ms)
+
+
+def test_nothing_expires_before_a_node_that_joins_knows_the_time_before_it() -> None:
+    """All nodes that it hears of first may have joined as well."""
+    bench = Bench(DAY_MS, DAY_MS, own_ms=DAY_MS, nodes=5)
+    assert (bench.stamp_error_ms, bench.age_error_ms, bench.time.steady_ms()) == (DAY_MS, None, None)
+    assert bench.time.is_settled
+    bench.others_ms.append(DAY_MS)
+    bench.steady_ms = (None, None, 0)
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (DAY_MS, 0)
+
+
+def test_nobody_has_told_a_time_for_an_hour() -> None:
+    bench = Bench(0, nodes=3)
+    for seconds in (0, HOUR - 1):
+        bench.later(seconds)
+        assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, 0)
+
+
+def test_none_of_all_nodes_tells_a_time() -> None:
+    bench = Bench(0, nodes=3)
+    bench.others_ms.append(0)
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, 0)
+
+
+@pytest.mark.parametrize("error_ms", [-48 * HOUR_MS, 48 * HOUR_MS])
+def test_a_moment_without_a_majority_forgets_no_jump_of_a_lone_node(error_ms: int) -> None:
+    bench = Bench(own_ms=0)
+    bench.clock.set_wall(error_ms)
+    bench.later(1)
+    bench.nodes = 2  # has joined, and is not connected
+    bench.later(1)
+    late_ms, early_ms = max(0, error_ms), min(0, error_ms)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (late_ms, None)
+    bench.others_ms = [error_ms]
+    for seconds in (0, HOUR - 1):
+        bench.later(seconds)
+        assert (bench.stamp_error_ms, bench.age_error_ms) == (late_ms, early_ms)
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (error_ms, error_ms)
+
+
+def test_the_hour_begins_again_after_a_moment_without_a_majority() -> None:
+    bench = Bench(0)
+    bench.clock.set_wall(DAY_MS)
+    bench.others_ms = [DAY_MS]
+    bench.later(0)
+    bench.others_ms = []
+    bench.later(HOUR - 1)
+    bench.others_ms = [DAY_MS]
+    bench.later(1)
+    bench.later(HOUR - 2)
+    assert bench.age_error_ms == 0
+    bench.later(2)
+    assert bench.age_error_ms == DAY_MS
+
+
+def test_a_lone_node_that_others_correct_forward_has_nothing_removed_by_their_time_for_an_hour() -> None:
+    bench = Bench(own_ms=-10 * DAY_MS, nodes=1)
+    bench.nodes, bench.others_ms = 3, [0, 0]
+    bench.later(1)
+    bench.clock.set_wall(0)
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, -10 * DAY_MS)
+    bench.later(HOUR)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, 0)
 
 
 def test_the_hour_begins_again_with_another_jump() -> None:

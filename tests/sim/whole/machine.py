@@ -53,6 +53,7 @@ class Machine(AnyMachine):
         broken: it stays as it is for good: deaf, slow, paused or down.
         stranger: its node belongs to another cluster.
         emptied: its disk was replaced by an empty one.
+        noted_ms: the time that its node noted last, as the daemon does for `NodeTime.resume`.
         suspect: its disk was replaced or damaged: it may refuse to start.
         refusal: error of the last start that was refused.
         on_pause: called when a process is paused, with the seconds.
@@ -81,6 +82,7 @@ class Machine(AnyMachine):
         self.serving = False
         self.busy_until = 0.0
         self.broken = self.stranger = self.emptied = False
+        self.noted_ms: int | None = None
         self.suspect = False
         self.refusal: BaseException | None = None
         self.on_pause: Callable[[Machine, float], None] = lambda *_: None
@@ -182,6 +184,8 @@ class Machine(AnyMachine):
 
     def _ended(self, life: Life, *, power: bool) -> None:
         self._on_end(self, life, power)
+        if self.node is not None:
+            self.noted_ms = self.node.time.steady_ms()
         self.process = self._task = None
         self.serving = False
 

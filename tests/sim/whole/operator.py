@@ -127,7 +127,7 @@ class Operator:
         machine.end(power=True)
         rng = self._scene.random(f"disk of {machine.number}, {machine.lives}")
         machine.put_back(SimulatedDisk(Random(rng.random())), None)
-        machine.suspect, machine.emptied = False, True
+        machine.suspect, machine.emptied, machine.noted_ms = False, True, None
         self._scene.note(f"{machine.number} has an empty disk")
 
     def put_back(self, machine: Machine, disk: SimulatedDisk, durable: DurableJournal | None) -> None:

@@ -56,6 +56,8 @@ class WholeProcess:
         )
         self._peers = Peers(network.of(machine.host, life), peer_options, rng, scene.fail)
         self.node = Node(machine.disk, machine.clock, options, machine.fault, self._peers.channel)
+        if machine.noted_ms is not None:
+            self.node.time.resume(machine.noted_ms)
         self._drain_s = swarm.consuming.drain_s
         self.backend = EmbeddedBackend(self.node, drain_s=self._drain_s)
         self.consumers = Consumers(
