@@ -129,11 +129,7 @@ class Verdict:
         for machine in self._members(leader, raft_group):
             group = groups_of(machine).get(raft_group)
             applied = 0 if group is None else group.applied_index
-            if self._is_behind(machine, leader, raft_group):
-                replica = None if group is None else group.application
-                if isinstance(replica, PartitionReplica) and not replica.needs_copy:
-                    yield f"{machine}, raft group {raft_group}: needs a copy, and does not know"
-            elif applied != last:
+            if applied != last:
                 yield f"{machine}, raft group {raft_group}: applied {applied} of {last}: {cluster.describe(raft_group)}"
             elif group is not None and group.held is not None:
                 yield f"{machine}, raft group {raft_group}: its files are being replaced by a copy"
@@ -154,9 +150,7 @@ class Verdict:
             yield f"raft group {raft_group} has members {found}, nodes are {registered}"
 
     def is_stuck(self, raft_group: int) -> bool:
-        """True if a partition cannot go on for want of replicas: too many are broken, or wait for a
-        copy.
-        """
+        """True if a partition cannot go on for want of replicas: too many are broken."""
         if raft_group < FIRST_PARTITION_GROUP:
             return False
         groups = [group for each in self.healthy() if (group := groups_of(each).get(raft_group)) is not None]
@@ -164,9 +158,6 @@ class Verdict:
             return True
         voters = max(groups, key=lambda group: group.applied_index).storage.conf_state.voters
         there = [each for each in self.healthy() if each.node is not None and each.node.node_id in voters]
-        leader = self._cluster.leader(raft_group)
-        if leader is not None:
-            there = [each for each in there if not self._is_behind(each, leader, raft_group)]
         stuck = 2 * len(there) <= len(voters)
         self._cluster.scene.counts["partitions without a majority"] += stuck
         return stuck
@@ -176,26 +167,6 @@ class Verdict:
         state = groups_of(leader)[raft_group].storage.conf_state
         members = {*state.voters, *state.learners, *state.voters_outgoing}
         return [each for each in self.healthy() if each.node is not None and each.node.node_id in members]
-
-    def _is_behind(self, machine: Machine, leader: Machine, raft_group: int) -> bool:
-        """True if a replica of a partition needs records that the journal of its leader has not any
-        more: it waits for a copy. Other entries it can do without.
-        """
-        if raft_group < FIRST_PARTITION_GROUP:
-            return False
-        start = groups_of(leader)[raft_group].storage.start
-        group = groups_of(machine).get(raft_group)
-        if group is None:
-            behind = start.index > 0
-        elif _has_same_end(group.application, groups_of(leader)[raft_group].application):
-            behind = False
-        else:
-            own = group.storage
-            behind = own.start.index < start.index and not (
-                own.last_index() >= start.index and own.term(start.index) == start.term
-            )
-        self._cluster.scene.counts["waits behind the journal"] += behind
-        return behind
 
     # --- replicas ---------------------------------------------------------------------------------
 
@@ -211,23 +182,20 @@ class Verdict:
             led = self._content(leader, raft_group)
             for machine in self._members(leader, raft_group):
                 if raft_group in groups_of(machine):
-                    whole = not self._is_behind(machine, leader, raft_group)
-                    self._compare(raft_group, machine, leader, led, whole=whole)
+                    self._compare(raft_group, machine, leader, led)
 
-    def _compare(
-        self, raft_group: int, machine: Machine, leader: Machine, led: tuple[int, bytes], *, whole: bool
-    ) -> None:
+    def _compare(self, raft_group: int, machine: Machine, leader: Machine, led: tuple[int, bytes]) -> None:
         begin, data = self._content(machine, raft_group)
         require(begin == 0, f"raft group {raft_group}: {machine} begins at {begin}, and nothing is old")
         skipped = max(0, len(led[1]) - len(data)) if begin > led[0] else 0
-        expected = led[1][skipped:] if whole else led[1][skipped : skipped + len(data)]
+        expected = led[1][skipped:]
         require(
             data == expected,
             f"raft group {raft_group}: {machine} has {len(data)} bytes ({crc32(data):08x}) from {begin} on, "
             f"{leader} {len(led[1])} ({crc32(led[1]):08x}) from {led[0]} on",
         )
         replica = groups_of(machine)[raft_group].application
-        if isinstance(replica, PartitionReplica) and whole:
+        if isinstance(replica, PartitionReplica):
             audit = self._cluster.audits.log(replica.partition, replica.log.identity.topic_id)
             if audit is not None:
                 records = _records_of(data, begin)
@@ -258,15 +226,12 @@ class Verdict:
         assert leader.node is not None
         topics = leader.node.metadata.topics
         if call.what == "offset ranges":
-            return any(
-                self.is_stuck(each) or _needs_copy(call.machine, each)
-                for each in topics[call.input].raft_groups
-            )
+            return any(map(self.is_stuck, topics[call.input].raft_groups))
         if call.what != "append":
             return False
         topic, number = call.input[0]
         raft_group = topics[topic].raft_groups[number]
-        return _needs_copy(call.machine, raft_group) or self.is_stuck(raft_group) or self._is_room_taken()
+        return self.is_stuck(raft_group) or self._is_room_taken()
 
     def _is_room_taken(self) -> bool:
         """True if a node has entries that it can neither commit nor replace: what they take of the
@@ -274,8 +239,7 @@ class Verdict:
         """
         for machine in self.healthy():
             for group in groups_of(machine).values():
-                leader = self._cluster.leader(group.raft_group)
-                lost = leader is None or self._is_behind(machine, leader, group.raft_group)
+                lost = self._cluster.leader(group.raft_group) is None
                 if group.has_tail and (lost or self.is_stuck(group.raft_group)):
                     return True
         return False
@@ -325,25 +289,6 @@ def _too_old(application: object, now_ms: int) -> Iterator[str]:
         for stage in table.stages.values():
             if table.is_over_since(stage, now_ms - round(staging.expiry * 1000)):
                 yield f"{application.name} has stage {stage.name}"
-
-
-def _needs_copy(machine: Machine, raft_group: int) -> bool:
-    """True if a replica needs a copy, maybe only since it was asked: then it does not learn any
-    more of its node's proposals, or of what a read waits for.
-    """
-    group = groups_of(machine).get(raft_group)
-    return (
-        group is not None and isinstance(group.application, PartitionReplica) and group.application.needs_copy
-    )
-
-
-def _has_same_end(application: object, other: object) -> bool:
-    return (
-        isinstance(application, PartitionReplica)
-        and isinstance(other, PartitionReplica)
-        and application.condition is PartitionCondition.READY
-        and application.log.end_offset == other.log.end_offset
-    )
 
 
 def _bytes_of(replica: PartitionReplica) -> tuple[int, bytes]:
