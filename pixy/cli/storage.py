@@ -1,6 +1,4 @@
-"""`pixy storage`: checks and shows the files of an embedded cluster, without a daemon and
-read-only.
-"""
+"""`pixy storage`: checks and shows the files of an embedded cluster, without a daemon."""
 
 import gc
 import json
@@ -28,26 +26,35 @@ def storage() -> None:
 
 @storage.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--mark",
+    is_flag=True,
+    help="Have the next start fetch damaged partitions from other nodes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def check(ctx: click.Context, directory: Path, as_json: bool) -> None:
+def check(ctx: click.Context, directory: Path, mark: bool, as_json: bool) -> None:
     """Check DIR: the directory of a stopped node, the stages of a Kafka cluster, or a data_dir with
     several of them.
 
-    Read-only. Prints the findings with a verdict: ok, warning (the next start repairs it) or
-    damaged (durable data is missing or wrong, or the next start is refused). With --json one
-    object.
+    Read-only but for --mark, which leaves a mark in the directory of each damaged partition that
+    has replicas on other nodes, and removes the marks of undamaged ones. Prints the findings with a
+    verdict: ok, warning (the next start repairs it) or damaged (durable data is missing or wrong,
+    or the next start is refused). With --json one object.
 
     Exits with 0 if nothing is damaged, 1 if something is, and 2 if DIR cannot be checked, for
     instance because a daemon uses it.
     """
-    from pixy.inspect import ReadOnlyDisk, Verdict, check_directory, node_directories
+    from pixy.inspect import ReadOnlyDisk, Verdict, check_directory, mark_damaged, node_directories
+    from pixy.storage import RealDisk
 
     disk = ReadOnlyDisk()
     started = time.monotonic()
     gc.disable()  # the check makes no garbage in cycles; collection would take a third of the time
     try:
         reports = [check_directory(disk, each) for each in node_directories(disk, directory)]
+        for report in reports if mark else ():
+            mark_damaged(RealDisk(), report)
     except DataDirectoryError as error:
         report_error(str(error))
         ctx.exit(_WRONG_USAGE)

@@ -1,4 +1,5 @@
-"""Checks the whole data directory of a stopped node for `pixy storage check`, and changes nothing.
+"""Checks the whole data directory of a stopped node for `pixy storage check`, and changes nothing
+but, if it is asked to, the marks of damaged partitions.
 
 `storage` knows the single files; this module checks their consistency. The directory has one owner.
 The journal continues where each partition and each state group ends. Every partition belongs to a
@@ -57,6 +58,7 @@ from pixy.storage import (
     KnownPartitions,
     copy_directory,
     judge_partition_directory,
+    mark_directory,
     read_identity,
 )
 
@@ -64,6 +66,7 @@ _FILES = ("clock", "identity", "lock", "reserve")
 _DIRECTORIES = ("journal", "pieces", "staging", "state", "topics")
 _KAFKA = "kafka"
 _GROUP_KEY = b"group\0"
+_ADVICE = "with --mark, the next start fetches the partition from another node"
 
 
 def node_directories(disk: Disk, directory: Path) -> list[Path]:
@@ -135,6 +138,18 @@ def check_node(disk: Disk, directory: Path) -> Report:
     return check.report
 
 
+def mark_damaged(disk: Disk, report: Report) -> None:
+    """Mark partitions that a check has found damaged, and have replicas on other nodes: the next
+    start fetches them from there. Marks of the others are removed. Blocks.
+
+    Raises:
+        DataDirectoryError: a daemon uses the directory, or it may not be written.
+    """
+    with _locked(disk, report.directory):
+        for directory, found in report.marks.items():
+            mark_directory(disk, directory, found)
+
+
 @contextmanager
 def _locked(disk: Disk, directory: Path) -> Iterator[None]:
     try:
@@ -145,7 +160,7 @@ def _locked(disk: Disk, directory: Path) -> Iterator[None]:
             if lock is not None:
                 lock.close()
     except OSError as error:
-        raise DataDirectoryError(f"{error.filename or directory} cannot be read: {error.strerror}") from error
+        raise DataDirectoryError(f"{error.filename or directory} cannot be used: {error.strerror}") from error
 
 
 def _lock(disk: Disk, directory: Path) -> File | None:
@@ -169,10 +184,14 @@ class _StateGroup:
 
 
 class _Partition(NamedTuple):
-    """A partition of a topic, with the identity that its directory should have."""
+    """A partition of a topic, with the identity that its directory should have.
+
+    `is_shared` if there are replicas on other nodes.
+    """
 
     name: str
     identity: PartitionIdentity
+    is_shared: bool
 
 
 class _NodeCheck:
@@ -347,11 +366,12 @@ class _NodeCheck:
         assert isinstance(metadata.machine, MetadataState)
         topics = self._directory / "topics"
         judged = metadata.whole and self._journal.whole and bool(self._cluster_id)
-        live = {each.name: each.identity for each in self._partitions_of(metadata.machine)}
+        partitions = {each.name: each for each in self._partitions_of(metadata.machine)}
+        live = {name: each.identity for name, each in partitions.items()}
         self._known = {(identity.topic_id, identity.partition) for identity in live.values()}
         known = KnownPartitions(live, self._cluster_id, metadata.machine.next_raft_group)
         for name in [*live, *(name for name in self._disk.names(topics) if name not in live)]:
-            path, owner = topics / name, live.get(name)
+            path, owner = topics / name, partitions.get(name)
             if judged and path.exists() and not self._may_be_used(path, known):
                 continue
             if owner is not None:
@@ -369,6 +389,7 @@ class _NodeCheck:
                     partition=number,
                     raft_group=raft_group,
                 ),
+                any(len(replicas) > 1 for replicas in topic.replicas[number : number + 1]),
             )
             for topic in metadata.topics.values()
             for number, raft_group in enumerate(topic.raft_groups)
@@ -396,7 +417,8 @@ class _NodeCheck:
                 self.report.warn("partition", directory.name, f"{left.value} by the next start")
         return found.kind is DirectoryKind.UNFINISHED
 
-    def _partition(self, directory: Path, identity: PartitionIdentity) -> None:
+    def _partition(self, directory: Path, partition: _Partition) -> None:
+        identity = partition.identity
         key = (identity.topic_id, identity.partition)
         applied = self._journal.group(identity.raft_group).applied
         self._published[key] = applied.publication if applied else 0
@@ -409,7 +431,10 @@ class _NodeCheck:
             self._check_pieces(directory.name, identity.raft_group, entries, self._published[key])
         if self._is_replaced(directory, identity.raft_group, applied):
             directory = copy_directory(directory.parent, identity.raft_group)
-        check_partition(self._disk, directory, applied, replayed, self.report)
+        advice = _ADVICE if partition.is_shared else ""
+        damage = check_partition(self._disk, directory, applied, replayed, self.report, advice)
+        if partition.is_shared and directory.exists():
+            self.report.marks[directory] = damage
 
     def _is_replaced(self, directory: Path, raft_group: int, applied: AppliedPosition | None) -> bool:
         """True if the next start replaces a directory by the copy of its partition."""

@@ -30,6 +30,7 @@ from pixy.inspect.report import Report, Verdict
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import BatchHeader
 from pixy.storage import (
+    DAMAGE_MARK,
     INDEX_INTERVAL_BYTES,
     RETIRED,
     Disk,
@@ -51,14 +52,19 @@ def check_partition(
     applied: AppliedPosition | None,
     replayed: ReplayedEntries | None,
     report: Report,
-) -> None:
+    advice: str = "",
+) -> str:
     """Check one partition's directory. Blocks.
 
     Args:
         applied: the applied position in the journal, None without one.
         replayed: the entries behind it; None if they are unknown, because the journal is damaged.
+        advice: what can be done if something is damaged.
+
+    Returns:
+        The first damage that was found, empty if there is none.
     """
-    _PartitionCheck(disk, directory, applied, replayed, report).run()
+    return _PartitionCheck(disk, directory, applied, replayed, report).run(advice)
 
 
 class _PartitionCheck:
@@ -83,8 +89,8 @@ class _PartitionCheck:
         self._records = 0
         self._bytes = 0
 
-    def run(self) -> None:
-        findings = len(self._report.findings)
+    def run(self, advice: str) -> str:
+        before = len(self._report.findings)
         names = self._disk.names(self._directory)
         bases = self._base_offsets(names)
         reason = "" if self._applied is None else why_no_position(self._applied)
@@ -101,9 +107,18 @@ class _PartitionCheck:
         if self._replayed is not None and self._replayed.fault and not reason:
             found = f"{self._replayed.fault}: the next start is refused"
             self._report.damaged("partition", self._directory.name, found)
-        verdict = max((finding.verdict for finding in self._report.findings[findings:]), default=Verdict.OK)
+        findings = self._report.findings[before:]
+        verdict = max((finding.verdict for finding in findings), default=Verdict.OK)
+        damage = [f"{each.where}: {each.found}" for each in findings if each.verdict is Verdict.DAMAGED]
         self._report.records += self._records
-        self._report.add("partition", self._directory.name, self._summary(len(bases)), verdict)
+        self._report.add(
+            "partition",
+            self._directory.name,
+            self._summary(len(bases)),
+            verdict,
+            advice if damage else "",
+        )
+        return damage[0] if damage else ""
 
     def _summary(self, segments: int) -> str:
         applied, replayed = self._applied, self._replayed
@@ -124,6 +139,10 @@ class _PartitionCheck:
         bases = []
         for name in names:
             if name == "identity":
+                continue
+            if name == DAMAGE_MARK:
+                found = "a check has found damage: the next start fetches the partition from another node"
+                self._report.warn("file", self._directory / name, found)
                 continue
             match = _SEGMENT_FILE.fullmatch(name)
             if match is not None and match[2] == "log":

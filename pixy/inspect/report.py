@@ -44,12 +44,15 @@ class Report:
         directory: the checked directory.
         bytes: number of bytes read.
         records: number of messages, in segments and in journal entries to be applied.
+        marks: directories of partitions with replicas on other nodes, with what is damaged in each;
+            empty if nothing is.
     """
 
     directory: Path
     findings: list[Finding] = field(default_factory=list)
     bytes: int = 0
     records: int = 0
+    marks: dict[Path, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:

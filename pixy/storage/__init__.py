@@ -77,6 +77,7 @@ from pixy.storage.journal import (
 )
 from pixy.storage.partition import (
     COPY_MANIFEST,
+    DAMAGE_MARK,
     INDEX_INTERVAL_BYTES,
     RETIRED,
     AgedSegments,
@@ -96,6 +97,7 @@ from pixy.storage.partition import (
     WriterPace,
     copy_directory,
     judge_partition_directory,
+    mark_directory,
     replaced_directory,
     segment_path,
     sort_partition_directories,
@@ -104,6 +106,7 @@ from pixy.storage.partition import (
 
 __all__ = [
     "COPY_MANIFEST",
+    "DAMAGE_MARK",
     "FORMAT_VERSION",
     "INDEX_INTERVAL_BYTES",
     "RETIRED",
@@ -170,6 +173,7 @@ __all__ = [
     "judge_partition_directory",
     "load_identity",
     "lost_is_corrupt",
+    "mark_directory",
     "next_step",
     "parts_with",
     "read_checkpoint",

@@ -17,8 +17,9 @@ from pixy.cluster import problems
 from pixy.cluster.log import PartitionCondition
 from pixy.cluster.snapshots.copy_serving import CopyServing
 from pixy.errors import CorruptData, Unavailable
+from pixy.inspect import ReadOnlyDisk, Verdict, check_node, mark_damaged
 from pixy.proto.copies_pb2 import FetchCopyRequest
-from pixy.storage import PartitionLog
+from pixy.storage import PartitionLog, RealDisk
 from tests.backend.test_replicas_that_were_away import (
     OPTIONS,
     QUIET,
@@ -173,6 +174,25 @@ def test_a_damaged_replica_fetches_its_files_anew_and_votes_meanwhile(
             await away.start()
         assert await away.values() == [b"0", b"1", b"2", b"3"]
         assert not any("damaged" in each for each in problems(await away.backend.cluster_status()))
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_damage_that_a_check_has_marked_is_repaired_by_the_next_start(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await quiet_and_busy(cluster)
+        directory = topics_of(away).parent
+        flipped(topics_of(away) / "topic-0")
+        report = check_node(ReadOnlyDisk(), directory)
+        assert report.verdict is Verdict.DAMAGED
+        mark_damaged(RealDisk(), report)
+        await away.begin()
+        await until(lambda: away.node.partitions.get(QUIET) is not None and replica_on(away).is_well)
+        await copied(away, nodes)
+        await away.kill()
+        assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.OK
+        await away.start()
+        assert await values_of(away, nodes) == [b"0", b"1", b"2", b"last"]
 
     run_cluster(scenario, tmp_path, **OPTIONS)
 

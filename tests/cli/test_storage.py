@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pixy.storage import RealDisk
+from tests.cluster.node_clusters import NodeCluster, run_cluster
 from tests.cluster.poisoned import WORST, raise_terms
 from tests.cluster.stopped import contents, make_stopped
 
@@ -45,6 +46,40 @@ def test_a_whole_directory_is_ok_and_is_not_changed(node: Path, run_alone: Run) 
     assert lines[1].split()[:3] == ["identity", "identity", "node"]
     assert all(line.endswith("ok") for line in lines[1:-2])
     assert re.fullmatch(r"ok: checked \d+ bytes and 43 records in \d+\.\d\d s", lines[-1])
+
+
+@pytest.mark.slow
+def test_a_damaged_partition_with_other_replicas_is_marked_until_it_is_whole(
+    tmp_path: Path, run_alone: Run
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"value")
+
+    run_cluster(scenario, tmp_path)
+    node = tmp_path / "1"
+    mark = node / "topics" / "topic-0" / "damaged"
+    damage(segment(node))
+    result = run_alone("storage", "check", str(node))
+    assert (result.exit_code, mark.exists()) == (1, False)
+    assert "topic-0: with --mark, the next start fetches the partition from another node" in result.stdout
+    assert run_alone("storage", "check", "--mark", str(node)).exit_code == 1
+    assert mark.exists()
+    damage(segment(node))
+    result = run_alone("storage", "check", str(node))
+    assert (result.exit_code, result.stdout.splitlines()[-1][:8]) == (0, "warning:")
+    assert re.search("topics/topic-0/damaged +a check has found damage", result.stdout)
+    assert run_alone("storage", "check", "--mark", str(node)).exit_code == 0
+    assert not mark.exists()
+
+
+@pytest.mark.slow
+def test_the_only_replica_of_a_partition_is_not_marked(node: Path, run_alone: Run) -> None:
+    damage(segment(node))
+    before = contents(node)
+    result = run_alone("storage", "check", "--mark", str(node))
+    assert (result.exit_code, contents(node)) == (1, before)
+    assert "--mark" not in result.stdout
 
 
 @pytest.mark.slow

@@ -37,6 +37,8 @@ class PartitionRecovery:
         publications: commands of the tail that publish stages.
         parts: parts of these stages, set by the caller.
         damage: damage of its files, from `open` on.
+        found: damage that a check has found, and a start does not see; empty if there is none,
+            from `open` on.
         waits: True if its files wait for room to get their names, from `open` on.
         counts: True if the tail follows the applied position, so that offsets can be counted.
     """
@@ -45,6 +47,7 @@ class PartitionRecovery:
         "_damage",
         "counts",
         "damage",
+        "found",
         "parts",
         "position",
         "publications",
@@ -72,6 +75,7 @@ class PartitionRecovery:
                     self.publications.append(command)
                     publication = command.publication
         self.parts: list[StagedPart] = []
+        self.found = ""
         self.waits = False
 
     def open(self, found: dict[str, CorruptData | None], disk: Disk, *, waits: bool) -> list[Path]:
@@ -93,7 +97,10 @@ class PartitionRecovery:
             try:
                 for part in self.parts:
                     part.check(disk)
-                return self.replica.log.open(self.position, exists=name in found, replayed=bool(self.tail))
+                left = self.replica.log.open(self.position, exists=name in found, replayed=bool(self.tail))
+                if len(self.replica.replicas) > 1:
+                    self.found = self.replica.log.found_damage()
+                return left
             except CorruptData as error:
                 self.damage = error
         return []

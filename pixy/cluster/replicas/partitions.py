@@ -640,6 +640,8 @@ class Partitions:
             # It votes, and what it confirms is in the journal: applied without effect, its entries
             # are not kept in memory.
             replica.log.open_given_up(position)
+        if restoring.found:
+            self.set_fault(replica, CorruptData(restoring.found))
         self._bind(group, replica, holds=restoring.waits)
         if restoring.waits:
             assert position is not None

@@ -7,12 +7,12 @@ All numbers are little-endian.
 
     byte  size  field
     0     8     magic: "PIXYNODE", "PIXYPART" for a partition, "PIXYSTGE" for a stage,
-                "PIXYPUBL" for a mark, "PIXYCOPY" for a staged copy
+                "PIXYPUBL" for a mark, "PIXYCOPY" for a staged copy, "PIXYDAMG" for a damage mark
     8     4     format version, 1
     12    4     CRC-32C of bytes 0 to 11 and 16 to the end
     16    4     length of the payload
     20          payload, a `NodeIdentity`, `PartitionIdentity`, `StageRecord`, `PublishStages` or
-                `CopyManifest`
+                `CopyManifest`, or the text of a damage mark
 
 Each is written as `<name>.part`, synced and renamed, then the directory is synced: an update never
 tears a valid file.
@@ -52,6 +52,7 @@ _PARTITION = b"PIXYPART"
 _STAGE = b"PIXYSTGE"
 _PUBLICATION = b"PIXYPUBL"
 _COPY = b"PIXYCOPY"
+_DAMAGE = b"PIXYDAMG"
 _FORMAT_VERSION = 1
 _START = struct.Struct("<8sI")
 _CRC = struct.Struct("<I")
@@ -144,6 +145,16 @@ def read_copy_manifest(disk: Disk, path: Path) -> CopyManifest:
 def write_copy_manifest(disk: Disk, path: Path, manifest: CopyManifest) -> None:
     """Write or replace the manifest of a staged copy; durable on return. Blocks."""
     _write(disk, path, _encode(_COPY, manifest.SerializeToString()))
+
+
+def read_damage_mark(disk: Disk, path: Path) -> str:
+    """Read a damage mark; errors are those of `read_identity`, and those of a read. Blocks."""
+    return _read(disk, path, _DAMAGE).decode(errors="replace")
+
+
+def write_damage_mark(disk: Disk, path: Path, found: str) -> None:
+    """Write or replace a damage mark; durable on return. Blocks."""
+    _write(disk, path, _encode(_DAMAGE, found.encode(errors="replace")))
 
 
 def _write(disk: Disk, path: Path, content: bytes) -> None:

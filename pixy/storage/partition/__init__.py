@@ -1,6 +1,7 @@
 """The log of one partition: segments, indexes, and the records that are in none yet."""
 
 from pixy.storage.partition.applied_position import why_no_position
+from pixy.storage.partition.damage_mark import DAMAGE_MARK, mark_directory
 from pixy.storage.partition.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
 from pixy.storage.partition.log_segments import COPY_MANIFEST, AgedSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.partition.log_writer import DamagedLog, LogWriter, LogWriterOptions, SyncedLog, WriterPace
@@ -19,6 +20,7 @@ from pixy.storage.partition.staged_part import StagedPart
 
 __all__ = [
     "COPY_MANIFEST",
+    "DAMAGE_MARK",
     "INDEX_INTERVAL_BYTES",
     "RETIRED",
     "AgedSegments",
@@ -41,6 +43,7 @@ __all__ = [
     "WriterPace",
     "copy_directory",
     "judge_partition_directory",
+    "mark_directory",
     "replaced_directory",
     "segment_path",
     "sort_partition_directories",

@@ -38,6 +38,7 @@ from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import offsets_of
 from pixy.storage.disk import Disk, is_unreadable
+from pixy.storage.partition.damage_mark import found_damage
 from pixy.storage.partition.log_segments import AgedSegments, LogSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.partition.log_tail import Appended, LogTail, Unwritten
 from pixy.storage.partition.retention import SegmentFacts, retained_from
@@ -240,6 +241,10 @@ class PartitionLog:
         """
         self.begin_at(applied)
         return self._files.open(applied, exists=exists, replayed=replayed)
+
+    def found_damage(self) -> str:
+        """The damage that a check has marked, empty without a mark."""
+        return found_damage(self._files.disk, self._files.directory)
 
     def open_given_up(self, applied: AppliedPosition | None) -> None:
         """Only count offsets, from the synced state in `applied` on: its files are damaged."""
