@@ -1,8 +1,9 @@
 """The time of a node, noted in its directory for its next start.
 
-`clock` there has the milliseconds since the Unix epoch, as 20 decimal digits. It is overwritten in
-place, which needs no space on a full disk, and not synced: a time that is noted too early only
-keeps data for an hour longer, see `NodeTime` of `pixy.cluster`.
+`clock` there has the milliseconds since the Unix epoch, as 20 decimal digits, a space, and their
+CRC-32C as 8 hexadecimal ones. It is overwritten in place, which needs no space on a full disk, and
+not synced: a time that is noted too early only keeps data for an hour longer, see `NodeTime` of
+`pixy.cluster`.
 """
 
 import asyncio
@@ -10,22 +11,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from pixy.records import crc32c
 from pixy.storage import Disk, read_whole
 
 _NAME = "clock"
 _DIGITS = 20
-_TIME_MS_MAX = 2**52
-"""A later time is damage."""
+_BYTES = _DIGITS + 9
 
 
 def noted_time(disk: Disk, directory: Path) -> int | None:
     """The time that was noted last, None if there is none that can be read. Blocks."""
     try:
-        noted = read_whole(disk, directory / _NAME, _DIGITS)
+        noted = read_whole(disk, directory / _NAME, _BYTES)
     except OSError:
         return None
-    time_ms = int(noted) if len(noted) == _DIGITS and noted.isdigit() else None
-    return time_ms if time_ms is not None and time_ms <= _TIME_MS_MAX else None
+    digits = noted[:_DIGITS]
+    return int(digits) if digits.isdigit() and noted == _with_checksum(digits) else None
 
 
 async def note_time(
@@ -44,6 +45,10 @@ def _write(disk: Disk, path: Path, time_ms: int) -> None:
     with suppress(OSError):
         file = disk.open(path, create=True)
         try:
-            file.write_at([b"%0*d" % (_DIGITS, time_ms)], 0)
+            file.write_at([_with_checksum(b"%0*d" % (_DIGITS, time_ms))], 0)
         finally:
             file.close()
+
+
+def _with_checksum(digits: bytes) -> bytes:
+    return b"%b %08x" % (digits, crc32c(digits))

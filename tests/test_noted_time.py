@@ -63,11 +63,21 @@ async def test_it_goes_on_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"17000000000", b"x" * 20, b"0" * 21, b"-" + b"1" * 19, b"\xff" * 20, b"9" * 20]
+    "content", [b"", b"17000000000", b"x" * 29, b"0" * 30, b"-" + b"1" * 28, b"\xff" * 29, b"9" * 20]
 )
 def test_what_is_no_time_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "clock").write_bytes(content)
     assert noted_time(DISK, tmp_path) is None
+
+
+def test_a_time_with_a_flipped_bit_is_none(tmp_path: Path) -> None:
+    note(tmp_path, 1_700_000_000_000)
+    whole = (tmp_path / "clock").read_bytes()
+    for at in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        (tmp_path / "clock").write_bytes(damaged)
+        assert noted_time(DISK, tmp_path) is None
 
 
 def test_a_pipe_stops_neither_the_start_nor_the_notes(tmp_path: Path) -> None:
