@@ -41,13 +41,34 @@ def append(
 ) -> dict[str, Any]:
     """Append `total_bytes` of batches to a new topic."""
     TopicsStub(channel).CreateTopic(topics_pb.CreateTopicRequest(topic=TOPIC, partitions=partitions))
+    return fill(
+        channel,
+        partitions=partitions,
+        batch_bytes=batch_bytes,
+        request_bytes=request_bytes,
+        total_bytes=total_bytes,
+        in_flight=in_flight,
+    )
+
+
+def fill(
+    channel: grpc.Channel,
+    *,
+    topic: str = TOPIC,
+    partitions: int,
+    batch_bytes: int,
+    request_bytes: int,
+    total_bytes: int,
+    in_flight: int,
+) -> dict[str, Any]:
+    """Append `total_bytes` of batches to the partitions of a topic in turn."""
     stub = LogStub(channel)
     batches = [_batch(batch_bytes) for _ in range(_BATCHES)]
     per_request = max(1, request_bytes // len(batches[0]))
     requests = []
     for first in range(_BATCHES):
         chosen = [batches[(first + at) % _BATCHES] for at in range(per_request)]
-        requests.append(pb.PartitionBatches(topic=TOPIC, batches=b"".join(chosen)))
+        requests.append(pb.PartitionBatches(topic=topic, batches=b"".join(chosen)))
     under_way: deque[Any] = deque()
     sent = 0
     started = time.perf_counter()

@@ -1,0 +1,1 @@
+"""Copies of partitions, beside the raw speed of the machine's disk and loopback."""
