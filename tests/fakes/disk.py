@@ -33,7 +33,8 @@ class RecordingDisk:
     """The real disk, with a list of all modifying calls.
 
     `before` is called ahead of each of them and may raise. A write is recorded once it has
-    returned. Files in `unreadable` have bad sectors.
+    returned. Files and directories in `unreadable` have bad
+    sectors.
     """
 
     def __init__(self) -> None:
@@ -71,6 +72,8 @@ class RecordingDisk:
         return _RecordingFile(self, self._disk.open(path, create=create, background=background), path)
 
     def names(self, directory: Path) -> list[str]:
+        if directory in self.unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
         return self._disk.names(directory)
 
     def make_directory(self, path: Path) -> None:

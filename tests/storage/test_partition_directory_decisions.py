@@ -12,6 +12,7 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import PartitionIdentity
 from pixy.storage import KnownPartitions, RealDisk
 from pixy.storage.disk.identity import write_partition_identity
+from tests.fakes.disk import RecordingDisk
 from tests.storage.logs import CLUSTER_ID, applied_position, fill, identity, partition_log, sort_directories
 
 GONE, TOPIC, OTHER, NEXT = range(1000, 1004)
@@ -228,6 +229,16 @@ def test_other_files(topics: Path) -> None:
     empty(topics)
     (topics / "topic-0" / "notes").write_bytes(b"mine")
     not_ready(topics, r"topic-0/identity is missing")
+
+
+def test_unlisted(topics: Path) -> None:
+    disk = RecordingDisk()
+    disk.unreadable.add(topics / "topic-0")
+    before = contents(topics)
+    found = sort_directories(disk, topics, KnownPartitions(LIVE, CLUSTER_ID, NEXT))
+    assert "topic-0 cannot be read" in str(found.pop("topic-0"))
+    assert found == {"other-0": None}
+    assert contents(topics) == before
 
 
 def test_misplaced(topics: Path) -> None:

@@ -278,15 +278,21 @@ def judge_partition_directory(disk: Disk, path: Path, known: KnownPartitions) ->
         DataDirectoryError: a newer release wrote it.
         OSError: the directory cannot be read.
     """
+    unlisted = ""
     try:
-        files = disk.names(path)
+        with lost_is_corrupt(path):
+            files = disk.names(path)
     except NotADirectoryError:
         return JudgedDirectory(DirectoryKind.REFUSED, f"{path} is not a directory")
+    except CorruptData as error:
+        unlisted = str(error)
     found = _OTHERS.fullmatch(path.name)
     if found is not None:
         return _judge_other(path, int(found[1]), found[2], known)
     if _PARTITION.fullmatch(path.name) is None:
         return JudgedDirectory(DirectoryKind.REFUSED, f"{path} is not a partition's directory")
+    if unlisted:
+        return known.unusable(path, unlisted, nameless=True)
     return _judge_partition(disk, path, files, known)
 
 
