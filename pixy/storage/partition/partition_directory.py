@@ -292,7 +292,7 @@ def judge_partition_directory(disk: Disk, path: Path, known: KnownPartitions) ->
     if _PARTITION.fullmatch(path.name) is None:
         return JudgedDirectory(DirectoryKind.REFUSED, f"{path} is not a partition's directory")
     if unlisted:
-        return known.unusable(path, unlisted, nameless=True)
+        return known.unusable(path, unlisted)
     return _judge_partition(disk, path, files, known)
 
 
