@@ -49,6 +49,7 @@ from pixy.config import StagingConfig
 from pixy.errors import (
     DataDirectoryError,
     FailedPrecondition,
+    Internal,
     PixyError,
     ShuttingDown,
     Unavailable,
@@ -379,17 +380,18 @@ class KafkaStagedWrites:
                 if self._is_new(command, sink) is not None:
                     return await self._answer_again(sink_id, sink)
                 if sink_id not in self._marks:
-                    await self._look_at(command)
+                    await self._look_at(self._stages_of(command))
             transaction = await self._transactions.begin(sink_id)
             sink = await self._transactions.read(sink_id, wait=True)
             await self._settle(sink_id, sink, final=True)
             if self._is_new(command, sink) is not None:
                 return await self._answer_again(sink_id, sink)
-            stages = await self._look_at(command)
+            stages = self._stages_of(command)
             for stage in stages:
                 stage.holders += 1
         try:
             async with self._turns.sending(address):
+                await self._look_at(stages)
                 await self._transact(command, transaction, stages)
         finally:
             for stage in stages:
@@ -417,8 +419,8 @@ class KafkaStagedWrites:
         await self._settle(sink_id, sink, final=False)
         return Published(False, sink.last_epoch)
 
-    async def _look_at(self, command: PublishStages) -> list[Stage]:
-        """The stages of a publication; raises if one cannot be published."""
+    def _stages_of(self, command: PublishStages) -> list[Stage]:
+        """The stages of a publication; raises if one is not there. Nobody holds them yet."""
         if not command.stage_ids:
             return []
         names = [StageName(command.sink_id, stage_id) for stage_id in command.stage_ids]
@@ -426,7 +428,10 @@ class KafkaStagedWrites:
             raise FailedPrecondition(
                 f"stage {names[0].stage_id} of sink {command.sink_id} is not there: {_WHERE}"
             )
-        stages = [self._stages.sealed(name, _WHERE) for name in names]
+        return [self._stages.sealed(name, _WHERE) for name in names]
+
+    async def _look_at(self, stages: Sequence[Stage]) -> None:
+        """Ask Kafka for the topics of stages; raises if one was deleted."""
         topics = {part.topic: part.topic_id for part in merged_parts(stages).values()}
         if topics:
             await self._client.refresh(topics)
@@ -435,7 +440,6 @@ class KafkaStagedWrites:
             if topic_id in self._deleting or not any(each.topic_id == topic_id for each in known.values()):
                 name = next(name for name, each in topics.items() if each == topic_id)
                 raise FailedPrecondition(f"topic {name} was deleted since records of it were staged")
-        return stages
 
     async def _transact(
         self, command: PublishStages, transaction: TransactionalId, stages: Sequence[Stage]
@@ -471,12 +475,13 @@ class KafkaStagedWrites:
     async def _send(self, transaction: TransactionalId, stages: Sequence[Stage]) -> None:
         assert self._stages is not None
         assert self._worker is not None
-        parts = [
-            (TopicPartition(held.topic, number), part)
-            for stage in stages
-            for (topic_id, number), held in stage.parts.items()
-            if (part := self._stages.part(stage.name, topic_id, number)) is not None
-        ]
+        parts = []
+        for stage in stages:
+            for (topic_id, number), held in stage.parts.items():
+                part = self._stages.part(stage.name, topic_id, number)
+                if part is None:
+                    raise Internal(f"stage {stage.name.stage_id} of sink {stage.name.sink_id} is gone")
+                parts.append((TopicPartition(held.topic, number), part))
         producer = Producer(self._client, self._options, self._on_fault, transaction)
         window_bytes = min(STAGES_WINDOW_BYTES, self._options.buffer_bytes)
         ask = partial(ask_batch_bytes, self._client)
