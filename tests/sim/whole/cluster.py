@@ -38,6 +38,7 @@ class Cluster:
 
     Attributes:
         swarm: what the seed has chosen.
+        jump_ms: the error of all wall clocks since they have jumped, 0 before.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Cluster:
         self.swarm = swarm if focus is None else focus(swarm)
         self._rng = self.scene.random("cluster")
         self.machines: dict[int, Machine] = {}
+        self.jump_ms = 0
         self.network = SimulatedNetwork(self.scene, self.swarm.weather)
         consuming = self.swarm.consuming
         self.group_audit = GroupAudit(
@@ -95,6 +97,8 @@ class Cluster:
         machine.on_pause = self._paused
         error_ms = self._rng.choice((-1, 0, 1)) * self.swarm.clocks_apart_ms
         machine.clock.set_wall(round(error_ms * self._rng.random()))
+        if self.jump_ms:
+            machine.clock.set_wall(self.jump_ms)
         if number == self.swarm.days_off:
             machine.clock.set_wall(self.scene.random("days off").choice(self.swarm.clock_errors_ms))
         return machine

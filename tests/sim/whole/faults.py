@@ -29,6 +29,7 @@ class FaultKind(FaultKinds):
     FAILING_READ = "failing read of the disk", 1
     CLOCK = "wall clock set", 2
     DRIFT = "wall clock drifts", 2
+    JUMP = "all wall clocks jump", 2
     BURST = "many appends at once", 3
     LAGGARD = "a node cut off for long", 3
     JOIN = "a new node joins", 3

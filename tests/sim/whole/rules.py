@@ -125,6 +125,13 @@ _WRONG_CLOCKS = aimed(
     days_off=1,
     retention_check_s=0.2,
 )
+_JUMPED_CLOCKS = aimed(
+    FaultKind.JUMP,
+    FaultKind.JOIN,
+    FaultKind.LOST_DISK,
+    habits=_PRODUCERS | {"kinds": {"append": 20, "commit": 10, "committed_offsets": 10, "create": 5}},
+    retention_check_s=0.2,
+)
 
 
 def _at_rest(*kinds: FaultKind) -> Focus:
@@ -265,6 +272,9 @@ RULES: dict[str, Rule[Swarm]] = {
     ),
     "a node lets expire by the time of a majority": Rule(
         [patch.object(NodeTime, "age_ms", lambda self: self._clock.wall_ms())], _WRONG_CLOCKS, seed=3
+    ),
+    "a node that joins goes by the time before a jump": Rule(
+        [patch.object(ClusterNodes, "heard_steady_time", lambda *_: None)], _JUMPED_CLOCKS, seed=6
     ),
     "a partition rests only when all its replicas have everything": Rule(
         [patch.object(node, "all_agree", at_rest.one_agrees)],

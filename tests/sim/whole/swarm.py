@@ -210,8 +210,8 @@ _CLOCK_ERRORS_MS = (
 Focus = Callable[[Swarm], Swarm]
 """Changes what a seed has chosen."""
 
-_DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS)
-"""Kinds whose choice changes no other one."""
+_DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS, FaultKind.JUMP)
+"""Kinds whose choice changes no other one. All clocks jump for a rule only."""
 
 _KINDS = {
     "append": 45,

@@ -11,6 +11,7 @@ from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.operator import Operator
+from tests.sim.whole.swarm import DAY_MS
 from tests.sim.world import DIRECTORY
 
 _NEAR = (
@@ -29,6 +30,7 @@ _PHASES = ("before", "middle", "after")
 _CLOCK_STEPS_MS = (-3_600_000, -5_000, 5_000, 90_000, 3_600_000)
 _DRIFT_S = 0.2
 _DRIFT_STEPS = 20
+_JUMP_MS = 10 * DAY_MS
 _DRIFTS_MS = (-180_000, -20_000, -4000, 4000, 20_000, 180_000)
 """Steps of a clock that drifts, `_DRIFT_STEPS` of them: by a minute and a half to an hour."""
 
@@ -70,6 +72,7 @@ class Trouble:
             FaultKind.FAILING_READ: self._failing_read,
             FaultKind.CLOCK: self._clock,
             FaultKind.DRIFT: self._drift,
+            FaultKind.JUMP: self._jump,
             FaultKind.BURST: self._burst,
             FaultKind.LAGGARD: self._laggard,
             FaultKind.JOIN: lambda _: self._operator.add(),
@@ -200,6 +203,12 @@ class Trouble:
         if self._drifting.get(machine.number) == fault and steps:
             machine.clock.step_wall(step_ms)
             self._scene.loop.outside(_DRIFT_S, self._drift_on, machine, fault, step_ms, steps - 1)
+
+    def _jump(self, _: Random) -> None:
+        """The common time server is wrong, also for machines that come later."""
+        self._cluster.jump_ms = _JUMP_MS
+        for machine in self._cluster.machines.values():
+            machine.clock.set_wall(_JUMP_MS)
 
     # --- the network ------------------------------------------------------------------------------
 
