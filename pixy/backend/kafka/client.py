@@ -54,7 +54,6 @@ _METADATA = "metadata"
 _AT_ONCE = 16
 
 _NO_TOPIC_ID = bytes(16)
-_SEED = -1
 _ATTEMPT_S = 3.0
 _OPINION_S = 1.0
 """Time limit of a broker that is asked because another may lag behind."""

@@ -21,6 +21,8 @@ _MOVED = frozenset({14, 15, 16})
 PATIENCE_S = 10.0
 """Time limit for the retries of one request."""
 
+_FIND_S = 3.0
+"""Time limit for each broker that is asked where a coordinator is: another one knows it too."""
 _PAUSE_MIN_S = 0.05
 _PAUSE_MAX_S = 1.0
 _GROUPS_MAX = 10_000
@@ -151,7 +153,9 @@ class Coordinators:
         return await self._find(group) if known is None else known
 
     async def _find(self, group: str) -> int:
-        answer = await self._client.send_any(FIND_COORDINATOR(group, self._kind))
+        answer = await self._client.send_any(
+            FIND_COORDINATOR(group, self._kind), timeout_s=_FIND_S, repeatable=True
+        )
         what = f"find the coordinator of {_KINDS[self._kind]} {group}"
         if answer.error_code in _MOVED:
             raise _Moved(str(error_for_code(answer.error_code, what)))
