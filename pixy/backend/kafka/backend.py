@@ -88,7 +88,7 @@ class KafkaBackend:
         self._producer = Producer(self._client, options, on_fault)
         self.batch_bytes_max = self._producer.limits.batch_bytes_max
         self._fetcher = KafkaFetcher(self._client, options, on_fault)
-        coordinators = Coordinators(self._client)
+        coordinators = self._coordinators = Coordinators(self._client)
         environment = GroupEnvironment(self._client, coordinators, options, on_fault)
         self._groups = Groups(environment, self._owned if neighbours is None else neighbours.assigned)
         self._group_list = GroupList(self._client, coordinators)
