@@ -33,6 +33,7 @@ class Brokers:
 
     Attributes:
         topics: leader of each partition by topic; -1: none.
+        topic_ids: ids of topics, by default made of their names.
         behind: the topics as brokers know them that lag behind, by node id.
         before_dial: awaited with the node id before a connection is made; may be replaced by a
             test.
@@ -41,6 +42,7 @@ class Brokers:
 
     def __init__(self, topics: dict[str, list[int]], nodes: int = 1) -> None:
         self.topics = topics
+        self.topic_ids: dict[str, bytes] = {}
         self.behind: dict[int, dict[str, list[int]]] = {}
         self.nodes = range(nodes)
         self.requests: list[tuple[int, Any]] = []
@@ -102,7 +104,8 @@ class Brokers:
             (0 if leader >= 0 else 5, number, leader, epoch, list(self.nodes), [], [], {})
             for number, leader in enumerate(leaders)
         ]
-        return 0, name, name.encode().ljust(16, b"\0"), False, partitions, 0, {}
+        topic_id = self.topic_ids.get(name, name.encode()).ljust(16, b"\0")
+        return 0, name, topic_id, False, partitions, 0, {}
 
 
 def _coordinator(_: Any) -> tuple[Any, ...]:

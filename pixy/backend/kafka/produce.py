@@ -39,6 +39,7 @@ accumulating makes fewer, larger requests.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import structlog
@@ -129,6 +130,7 @@ class Producer:
         options: acks, time limits and sizes.
         on_fault: called with an exception that is a bug.
         transaction: the transaction of all batches, if any.
+        topic_ids: ids of topics, by name; batches for others of these names are refused.
 
     Attributes:
         buffered_bytes: memory of the unanswered batches.
@@ -141,11 +143,13 @@ class Producer:
         options: KafkaOptions,
         on_fault: Callable[[BaseException], None],
         transaction: TransactionalId | None = None,
+        topic_ids: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         self._client = client
         self._options = options
         self._transactional_id = None if transaction is None else transaction.name
         self._acks = options.required_acks if transaction is None else _ALL_REPLICAS
+        self._topic_ids = topic_ids
         self._purpose = PURPOSE if transaction is None else TRANSACTIONS
         self._loop = asyncio.get_running_loop()
         self._attempt_s = max(options.delivery_timeout_s / _ATTEMPTS_MIN, _ATTEMPT_MIN_S)
@@ -199,7 +203,8 @@ class Producer:
         if queue is None or queue.topic_id != known.topic_id:
             if queue is not None:
                 self._end_sequence(queue)
-            if partition in self._ended:
+            expected_id = self._topic_ids.get(partition.topic, known.topic_id)
+            if partition in self._ended or expected_id != known.topic_id:
                 done(-1, self._deleted(partition))
                 return
             queue = ProduceQueue(partition, known.topic_id, self._backoff(), limit_s)

@@ -2,7 +2,7 @@
 
     in progress    `PUBLICATIONS_MAX`; further ones are refused
     prepared       8: they ask Kafka for the sink's epoch, become its publisher, look at the stages
-    sending        4: their transaction is open
+    sending        4: they look at their topics, and their transaction is open
 
 An address has its share of each, and addresses take turns; those of an address are prepared and
 send in FIFO order. Two limits, because a publication sends for minutes, and one that was published

@@ -432,14 +432,20 @@ class KafkaStagedWrites:
 
     async def _look_at(self, stages: Sequence[Stage]) -> None:
         """Ask Kafka for the topics of stages; raises if one was deleted."""
-        topics = {part.topic: part.topic_id for part in merged_parts(stages).values()}
+        topics = {part.topic for part in merged_parts(stages).values()}
         if topics:
             await self._client.refresh(topics)
-        known = self._client.metadata.topics
-        for topic_id, _ in merged_parts(stages):
-            if topic_id in self._deleting or not any(each.topic_id == topic_id for each in known.values()):
-                name = next(name for name, each in topics.items() if each == topic_id)
-                raise FailedPrecondition(f"topic {name} was deleted since records of it were staged")
+        self._topic_ids(stages)
+
+    def _topic_ids(self, stages: Sequence[Stage]) -> dict[str, bytes]:
+        """Ids of the topics of stages; raises if one was deleted, or is being deleted."""
+        ids = {}
+        for part in merged_parts(stages).values():
+            known = self._client.metadata.topics.get(part.topic)
+            if known is None or known.topic_id != part.topic_id or part.topic_id in self._deleting:
+                raise FailedPrecondition(f"topic {part.topic} was deleted since records of it were staged")
+            ids[part.topic] = part.topic_id
+        return ids
 
     async def _transact(
         self, command: PublishStages, transaction: TransactionalId, stages: Sequence[Stage]
@@ -482,7 +488,8 @@ class KafkaStagedWrites:
                 if part is None:
                     raise Internal(f"stage {stage.name.stage_id} of sink {stage.name.sink_id} is gone")
                 parts.append((TopicPartition(held.topic, number), part))
-        producer = Producer(self._client, self._options, self._on_fault, transaction)
+        ids = self._topic_ids(stages)
+        producer = Producer(self._client, self._options, self._on_fault, transaction, ids)
         window_bytes = min(STAGES_WINDOW_BYTES, self._options.buffer_bytes)
         ask = partial(ask_batch_bytes, self._client)
         await StageSender(producer, self._place.disk, self._worker, window_bytes, ask).send(parts)

@@ -1,5 +1,6 @@
-"""A publication asks and waits for Kafka; its stages are discarded meanwhile. What is published has
-all records of its stages.
+"""A publication asks and waits for Kafka; its stages are discarded meanwhile, or their topic is
+replaced by another one of its name. What is published has all records of its stages, and the topic
+that replaces another one has none of them.
 """
 
 import asyncio
@@ -13,16 +14,17 @@ import pytest
 
 from pixy.backend import Published, TopicPartition
 from pixy.backend.kafka import KafkaBackend
-from pixy.errors import FailedPrecondition, Internal
+from pixy.errors import FailedPrecondition, Internal, PixyError, UnknownPartition
 from pixy.records import read_records
 from pixy.staging import StageName
-from tests.backend.kafka.test_publication_turns import END_TRANSACTION, Sinks
+from tests.backend.kafka.test_publication_turns import ADD_OFFSETS, END_TRANSACTION, Sinks
 from tests.conformance.staged import stage_values
 from tests.fakes.brokers import DESCRIBE_CONFIGS, METADATA, PRODUCE
+from tests.fakes.waiting import settle
 from tests.fakes.worker import InlineWorker
 from tests.kafka.backends import staging_place
 
-ADD_PARTITIONS = 24
+DELETE_TOPICS, ADD_PARTITIONS = 20, 24
 T0 = TopicPartition("t", 0)
 
 
@@ -142,5 +144,58 @@ def test_an_epoch_is_not_published_without_one_of_its_stages(virtual: asyncio.Ru
             assert log.epochs == {}
             assert await backend.publish("sink", 0, "q", []) == Published(True, 0)
             assert log.values == []
+
+    virtual.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("before", "error"),
+    [(ADD_PARTITIONS, FailedPrecondition), (DESCRIBE_CONFIGS, UnknownPartition)],
+    ids=["begin", "first batch"],
+)
+def test_a_topic_that_replaces_the_one_of_a_publication_gets_no_records(
+    virtual: asyncio.Runner, tmp_path: Path, before: int, error: type[PixyError]
+) -> None:
+    async def scenario() -> None:
+        log = Transactions()
+        async with open_backend(log, tmp_path) as backend:
+            log.pause_before(before)
+            publishing = asyncio.create_task(backend.publish("sink", 0, "q", ["1", "2"]))
+            await log.paused.wait()
+            log.topic_ids["t"] = b"another"
+            await backend._client.refresh(["t"])
+            log.resumed.set()
+            with pytest.raises(error, match="topic t was deleted"):
+                await publishing
+            assert log.count(PRODUCE) == 0
+            assert log.epochs == {}
+
+    virtual.run(scenario())
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["others", "force"])
+def test_a_topic_that_is_replaced_while_a_publication_waits_to_send_gets_no_records(
+    virtual: asyncio.Runner, tmp_path: Path, force: bool
+) -> None:
+    async def scenario() -> None:
+        log = Transactions()
+        log.on(DELETE_TOPICS, lambda _: (0, [("t", 0)]))
+        log.held = {ADD_OFFSETS: "pixy-sink-slow"}
+        async with open_backend(log, tmp_path) as backend:
+            slow = [asyncio.create_task(backend.publish(f"slow-{each}", 0, "q", [])) for each in range(4)]
+            publishing = asyncio.create_task(backend.publish("sink", 0, "q", ["1", "2"]))
+            await settle()
+            if force:
+                topics, log.topics = log.topics, {}
+                await backend.delete_topic("t", force=True)
+                log.topics = topics
+            log.topic_ids["t"] = b"another"
+            log.go_on.set()
+            await asyncio.gather(*slow)
+            with pytest.raises(
+                FailedPrecondition, match="topic t was deleted since records of it were staged"
+            ):
+                await publishing
+            assert log.count(PRODUCE) == 0
 
     virtual.run(scenario())
