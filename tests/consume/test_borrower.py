@@ -323,16 +323,50 @@ async def test_an_ack_is_committed_in_time_if_the_news_of_the_delivery_does_not_
     assert (await nodes[2].consume()).values == []
 
 
-async def test_an_ack_that_comes_before_its_record_is_given_back_has_no_effect(make_nodes: MakeNodes) -> None:
+async def test_an_ack_is_committed_in_time_if_the_news_of_the_delivery_is_late(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    nodes.log(1).append(b"a")
+    answers = await nodes[1].consume(slow=True)
+    await nodes.pass_time(0.03)
+    nodes.links.delay_s = 0.3
+    answers.offers[0].delivered()
+    assert await nodes[2].ack(1, 0) == [None]
+    await nodes.pass_time(0.5)
+    assert nodes[2].committed(1) == OffsetCommit(1)
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+async def test_an_ack_that_comes_before_its_record_is_given_back_has_no_effect(
+    make_nodes: MakeNodes, waiting: int
+) -> None:
+    nodes = await two(make_nodes)
+    nodes.log(1).append(b"a")
+    answers = await nodes[1].consume(1 + waiting, slow=True)
+    await nodes.pass_time(0.03)
+    assert await nodes[2].ack(1, 0) == [None]
+    await nodes.pass_time(2)  # the client is a slow reader
+    answers.offers[0].undelivered()
+    await nodes.pass_time(0.5)
+    assert nodes[2].committed(1) == OffsetCommit(0)
+    values = answers.values[1:] if waiting else (await nodes[2].consume()).values
+    assert values == [b"a"]
+
+
+async def test_an_ack_that_comes_before_its_record_is_given_back_skips_nothing_when_the_owner_stops(
+    make_nodes: MakeNodes,
+) -> None:
     nodes = await two(make_nodes)
     nodes.log(1).append(b"a")
     answers = await nodes[1].consume(slow=True)
     await nodes.pass_time(0.03)
     assert await nodes[2].ack(1, 0) == [None]
+    await nodes.pass_time(1)
+    stopping = asyncio.create_task(nodes[2].consumers.drain(1))
+    await nodes.pass_time(2)
+    assert stopping.done()
+    assert nodes[1].committed(1) == OffsetCommit(0)
     answers.offers[0].undelivered()
-    await nodes.pass_time(0.5)
-    assert nodes[2].committed(1) == OffsetCommit(0)
-    assert (await nodes[2].consume()).values == [b"a"]
+    assert await poll(nodes, 1) == [b"a"]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import asyncio
 
 from pixy.consume import Timers
-from pixy.consume.lending.lender import SILENCE_S, Lender
+from pixy.consume.lending.lender import NEWS_S, SILENCE_S, Lender
 from pixy.consume.lending.lending import RecordPosition
 from pixy.consume.lending.lent_records import encode_positions
 from pixy.proto.consumer_calls_pb2 import LentRecords, OffersRequest, Settled
@@ -22,6 +22,11 @@ class LenderScene(Scene):
         self.acked_elsewhere: list[RecordPosition] = []
         timers = Timers(self.clock, self.clock.call_later)
         self.lender = Lender(timers, self.dispatcher, self.acked_elsewhere.append)
+
+    def ack_kept(self, offset: int) -> None:
+        """An ack of a record that is not known to be delivered."""
+        assert not self.partition.offers.ack(offset)
+        self.lender.keep_ack(RecordPosition(0, offset))
 
     async def ask(
         self, node_id: int = 2, wanted: int = 1, held: list[RecordPosition] | None = None, **settled: object
@@ -170,6 +175,51 @@ async def test_the_cancellation_of_a_replaced_question_is_of_no_interest() -> No
     scene.partition.add(b"x")
     await settle()
     assert offsets(second) == [0]
+    scene.lender.close()
+
+
+async def test_an_ack_counts_if_nothing_is_heard_of_the_node_that_has_the_record() -> None:
+    scene = LenderScene()
+    scene.partition.add(b"x", b"x")
+    await scene.ask(wanted=2)
+    await scene.ask(wanted=0, held=at(0, 1))
+    scene.ack_kept(0)
+    await scene.pass_time(NEWS_S - 0.1)
+    assert scene.acked == 0
+    await scene.pass_time(0.1)
+    assert scene.acked == 1
+    scene.lender.close()
+    assert (scene.acked, scene.clock.timers) == (1, 0)
+
+
+async def test_an_ack_of_a_record_that_its_node_still_has_waits_for_the_delivery() -> None:
+    scene = LenderScene()
+    scene.partition.add(b"x")
+    await scene.ask()
+    question = await scene.ask(held=at(0))
+    scene.ack_kept(0)
+    await settle()
+    assert offsets(question) == []  # so that the next one comes at once
+    assert (await scene.ask(held=at(0))).done()
+    question = await scene.ask(held=at(0))
+    await scene.pass_time(NEWS_S)
+    assert (question.done(), scene.acked) == (False, 0)
+    scene.lender.settle(2, settlements(delivered=at(0)))
+    assert scene.acked == 1
+    scene.lender.close()
+
+
+async def test_a_question_that_was_sent_before_an_ack_says_nothing_of_it() -> None:
+    scene = LenderScene()
+    scene.partition.add(b"x")
+    await scene.ask()
+    scene.ack_kept(0)
+    await scene.pass_time(NEWS_S - 0.1)
+    await scene.ask(held=at(0))
+    await scene.pass_time(NEWS_S - 0.1)
+    assert scene.acked == 0
+    await scene.pass_time(0.1)
+    assert scene.acked == 1
     scene.lender.close()
 
 

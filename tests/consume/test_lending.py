@@ -59,6 +59,12 @@ class Scene:
         """Take what is to be sent."""
         return [RecordPosition(offer.partition, offer.record.offset) for offer in self.lending.take()]
 
+    def ack(self, *offsets: int) -> None:
+        """Acks of sent records that are not known to be delivered."""
+        for offset in offsets:
+            assert not self.partition.offers.ack(offset)
+            assert self.lending.keep_ack(RecordPosition(0, offset))
+
     def consume(self) -> Answers:
         """A request of a client of the lending node."""
         answers = Answers()
@@ -212,12 +218,27 @@ def test_an_ack_that_is_here_before_the_news_of_the_delivery_counts_with_it() ->
     offers = scene.partition.offers
     scene.lending.ask(3, [], 0.0)
     scene.take()
-    assert [offers.ack(offset) for offset in range(3)] == [False] * 3
+    scene.ack(0, 1, 2)
     assert scene.acked == 0
     scene.lending.delivered(at(0))
     assert scene.acked == 1
     scene.lending.end()  # a client of the silent node has 1 and 2, else it had not acked them
     assert (scene.acked, offers.outstanding) == (3, 0)
+
+
+def test_an_ack_of_a_record_that_its_node_still_has_is_none_when_the_node_is_lost() -> None:
+    scene = Scene()
+    scene.partition.add(*[b"x"] * 2)
+    scene.lending.ask(2, [], 0.0)
+    scene.take()
+    scene.ack(0)
+    scene.lending.ask(0, at(0, 1), 0.0)  # perhaps sent before the ack
+    scene.ack(1)
+    scene.lending.ask(0, at(0, 1), 0.0)
+    scene.lending.settle_kept(lambda _: True)
+    scene.lending.end()
+    assert scene.partition.offers.tracker.is_acked(1)
+    assert (scene.acked, scene.consume().offsets) == (0, [0])
 
 
 def test_acks_of_lent_records_count_before_their_partition_goes() -> None:
@@ -226,10 +247,10 @@ def test_acks_of_lent_records_count_before_their_partition_goes() -> None:
     offers = scene.partition.offers
     scene.lending.ask(4, [], 0.0)
     scene.take()
-    assert [offers.ack(offset) for offset in (0, 1)] == [False] * 2
-    scene.lending.settle_acked(lambda partition: partition == 9)
+    scene.ack(0, 1)
+    scene.lending.settle_kept(lambda partition: partition == 9)
     assert (scene.acked, offers.outstanding) == (0, 4)
-    scene.lending.settle_acked(lambda partition: partition == 0)
+    scene.lending.settle_kept(lambda partition: partition == 0)
     assert (scene.acked, offers.outstanding) == (2, 2)
     scene.lending.delivered(at(0))
     scene.lending.undelivered(at(1))

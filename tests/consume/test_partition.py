@@ -48,7 +48,6 @@ class Host:
         self.watching = False
         self.dirty: list[LivePartition] = []
         self.handed_out: list[LivePartition] = []
-        self.kept: list[LivePartition] = []
         self.looks = 0
         self.backend = FakeBackend(topics={"t": 1})
         self.clock = FakeClock()
@@ -85,11 +84,8 @@ class Host:
     def mark_handed_out(self, partition: LivePartition) -> None:
         self.handed_out.append(partition)
 
-    def mark_kept(self, partition: LivePartition) -> None:
-        self.kept.append(partition)
-
-    def settle_kept(self, partition: LivePartition) -> None:
-        raise AssertionError("the group has not asked for it")
+    def ack_kept(self, partition: LivePartition, offset: int) -> None:
+        pass
 
     def wake(self, partition: LivePartition) -> None:
         self.dispatcher.wake(partition, self.clock.monotonic())

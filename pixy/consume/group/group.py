@@ -621,9 +621,9 @@ class ConsumerGroup:
         """The partition has handed out records since its last commit."""
         self._commits.mark_handed_out(partition)
 
-    def mark_kept(self, partition: LivePartition) -> None:
-        """The partition keeps acks until the records are delivered."""
-        self._commits.mark_kept(partition)
+    def mark_kept(self) -> None:
+        """A partition keeps an ack until its record is delivered."""
+        self._commits.mark_kept()
 
     def set_offsets(
         self,

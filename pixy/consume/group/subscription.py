@@ -88,7 +88,7 @@ class SubscriptionHost(Protocol):
 
     def mark_dirty(self, partition: LivePartition) -> None: ...
     def mark_handed_out(self, partition: LivePartition) -> None: ...
-    def mark_kept(self, partition: LivePartition) -> None: ...
+    def mark_kept(self) -> None: ...
     def subscription_over(self, subscription: "Subscription") -> None: ...
     def is_assigned(self, topic: str, partition: int) -> bool: ...
     def is_elsewhere(self, topic: str, partition: int) -> bool: ...
@@ -449,7 +449,7 @@ class Subscription:
 
     def seal(self, covers: Covers) -> None:
         """Let acks of some held partitions wait, and count those that were answered."""
-        self.lender.settle_acked(lambda number: number in self._held and covers(self.topic, number))
+        self.lender.settle_kept(lambda number: number in self._held and covers(self.topic, number))
         for number in self._held:
             if covers(self.topic, number):
                 self._open.pop(number, None)
@@ -472,11 +472,9 @@ class Subscription:
     def mark_handed_out(self, partition: LivePartition) -> None:
         self._host.mark_handed_out(partition)
 
-    def mark_kept(self, partition: LivePartition) -> None:
-        self._host.mark_kept(partition)
-
-    def settle_kept(self, partition: LivePartition) -> None:
-        self.lender.settle_acked(lambda number: number == partition.partition)
+    def ack_kept(self, partition: LivePartition, offset: int) -> None:
+        self._host.mark_kept()
+        self.lender.keep_ack(RecordPosition(partition.partition, offset))
 
     # --- ending -----------------------------------------------------------------------------------
 

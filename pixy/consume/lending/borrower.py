@@ -22,7 +22,7 @@ from math import inf
 from pixy.aio.futures import SmallEvent
 from pixy.aio.retries import Backoff
 from pixy.consume.lending.borrowing import Borrowing, Settlements
-from pixy.consume.lending.lender import SILENCE_S
+from pixy.consume.lending.lender import NEWS_S, SILENCE_S
 from pixy.consume.lending.lending import LENT_BYTES_MAX
 from pixy.consume.lending.lent_records import decode_record, encode_positions
 from pixy.consume.partition import ConsumeEnvironment, Dispatcher
@@ -40,12 +40,13 @@ _LINGER_S = 0.005
 """Pause before what became of records is told on its own: a client's next request brings a
 question.
 """
-_KEEPALIVE_S = 0.8
-"""Pause between questions while records are held, well below `SILENCE_S`."""
+_KEEPALIVE_S = 0.2
+"""Pause between questions while records are held, well below `NEWS_S`."""
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
 
-assert max(_LATE_S, 2 * _KEEPALIVE_S) < SILENCE_S
+assert _LATE_S < SILENCE_S
+assert 2 * _KEEPALIVE_S <= NEWS_S
 
 
 class _Owner:

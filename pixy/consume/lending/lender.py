@@ -4,6 +4,9 @@ A node that asks waits here for an offer; its next question replaces this one. A
 and everything that it has not settled is offered again at once, when its question is cancelled,
 because it has lost patience or its connection has ended, and when nothing has been heard of it for
 `SILENCE_S` after an answer.
+
+A node that has a record whose ack is kept is asked whether it still has it: by an answer to its
+question, which makes it send the next one. If it has said nothing for `NEWS_S`, the ack counts.
 """
 
 import asyncio
@@ -18,6 +21,8 @@ from pixy.proto.consumer_calls_pb2 import LentRecords, OffersRequest, Settled
 
 SILENCE_S = 2.5
 """A node that holds records, or whose requests are queued, says more within this time."""
+NEWS_S = 0.4
+"""A node that holds records says more within this time of an answer, unless it is cut off."""
 
 
 class _Borrower:
@@ -28,9 +33,10 @@ class _Borrower:
         alarm: at the end of its question, or of its silence after an answer.
         question: waits for records, None if none does.
         asked_at: time of the last question.
+        news: at the end of its silence after a kept ack; None before the first.
     """
 
-    __slots__ = ("_lender", "alarm", "asked_at", "lending", "node_id", "question")
+    __slots__ = ("_lender", "alarm", "asked_at", "lending", "news", "node_id", "question")
 
     def __init__(self, lender: "Lender", node_id: int) -> None:
         self._lender = lender
@@ -39,6 +45,17 @@ class _Borrower:
         self.alarm = Alarm(lender.timers, self._over)
         self.question: asyncio.Future[bytes] | None = None
         self.asked_at = 0.0
+        self.news: Alarm | None = None
+
+    def await_news(self) -> None:
+        """Expect more of the node if acks are kept."""
+        if self.lending.keeps_acks:
+            if self.news is None:
+                self.news = Alarm(self._lender.timers, self._no_news)
+            self.news.at(self._lender.timers.monotonic() + NEWS_S)
+
+    def _no_news(self, _: float) -> None:
+        self.lending.settle_kept(lambda _: True)
 
     def _granted(self) -> None:
         # Records that come together are sent together.
@@ -108,8 +125,12 @@ class Lender:
         if question.done():
             return question  # the last acks have ended the subscription
         wanted = request.wanted if now >= self._paused_until else 0
-        borrower.lending.ask(wanted, set(decode_positions(request.held)), now)
-        if request.wanted and not borrower.lending.granted:
+        lending = borrower.lending
+        lending.ask(wanted, set(decode_positions(request.held)), now)
+        if borrower.news is not None:
+            borrower.news.cancel()
+            borrower.await_news()
+        if request.wanted and not (lending.granted or lending.keeps_acks):
             borrower.alarm.at(now + request.wait_ms / 1000)
         else:
             self.answer(borrower)
@@ -164,16 +185,26 @@ class Lender:
         """Lend again, from the next questions on."""
         self._paused_until = 0.0
 
-    def settle_acked(self, covers: Callable[[int], bool]) -> None:
-        """As `Lending.settle_acked`, for all nodes."""
+    def keep_ack(self, position: RecordPosition) -> None:
+        """As `Lending.keep_ack`, for the node that has the record."""
         for borrower in self._borrowers.values():
-            borrower.lending.settle_acked(covers)
+            if borrower.lending.keep_ack(position):
+                borrower.await_news()
+                self.answer(borrower)
+                return
+
+    def settle_kept(self, covers: Callable[[int], bool]) -> None:
+        """As `Lending.settle_kept`, for all nodes."""
+        for borrower in self._borrowers.values():
+            borrower.lending.settle_kept(covers)
 
     def give_up(self, node_id: int) -> None:
         """Nothing more is heard of a node, or nothing is expected."""
         borrower = self._borrowers.pop(node_id, None)
         if borrower is not None:
             self._end_question(borrower)
+            if borrower.news is not None:
+                borrower.news.cancel()
             borrower.lending.end()
 
     def _end_question(self, borrower: _Borrower) -> None:

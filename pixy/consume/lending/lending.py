@@ -12,6 +12,10 @@ Owns the requests of the node in the queue of the dispatcher, and each offer unt
 - An offer is known by partition and offset, as an ack is: there is no state to agree on after a
   restart of either side. What is said of an offer that is not lent any more has no effect, but of
   an auto ack: the record is with a client, so it is acked like any other.
+- The ack of a sent record has been answered, and may have overtaken the news of the delivery. If
+  nothing more is heard of the node, a client has the record. If the node says that it still has it,
+  none had, and the ack counts at the delivery only. The first question after the ack may have been
+  sent before it and before the delivery; the second follows the answer to the first.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -28,6 +32,8 @@ their owner only.
 _GRANTED_BYTES_MAX = 512 << 10
 _QUEUED_MAX = 512
 """Limits of what waits for one answer."""
+_QUESTIONS = 2
+"""Questions after an ack until the node is known to have said nothing of a delivery before it."""
 
 
 class RecordPosition(NamedTuple):
@@ -63,6 +69,7 @@ class Lending:
         "_dispatcher",
         "_granted",
         "_granted_bytes",
+        "_kept",
         "_on_granted",
         "_queue",
         "_sent",
@@ -78,11 +85,19 @@ class Lending:
         self._sent: dict[RecordPosition, Offer] = {}
         # Invariant: the size of the granted offers.
         self._granted_bytes = 0
+        # Acks that count if nothing more is heard of the node, each with the number of questions
+        # after which it does not. Invariant: their records are sent.
+        self._kept: dict[RecordPosition, int] = {}
 
     @property
     def granted(self) -> bool:
         """There is something to send."""
         return bool(self._granted)
+
+    @property
+    def keeps_acks(self) -> bool:
+        """Acks have come before the news of the delivery, which is expected soon."""
+        return bool(self._kept)
 
     @property
     def idle(self) -> bool:
@@ -97,7 +112,9 @@ class Lending:
             held: records that it has, and has not settled.
         """
         for position in [each for each in self._sent if each not in held]:
-            self._lose(self._sent.pop(position))
+            self._lose(position)
+        if self._kept:
+            self._kept = {position: left - 1 for position, left in self._kept.items() if left > 1}
         while self._queue and len(self._queue) + len(self._granted) > wanted:
             self._withdraw(self._queue.popitem()[0])
         while len(self._granted) > wanted:
@@ -120,7 +137,7 @@ class Lending:
             offer.undelivered()
             return
         position = RecordPosition(offer.partition, offer.record.offset)
-        self._sent.pop(position, None)  # of an offer that is void
+        self._take_back(position)  # an offer that is void
         self._granted[position] = offer
         self._granted_bytes += offer.size
         if self._granted_bytes >= _GRANTED_BYTES_MAX:
@@ -138,7 +155,7 @@ class Lending:
     def delivered(self, positions: Iterable[RecordPosition]) -> None:
         """Records were delivered to clients that are going to ack them."""
         for position in positions:
-            if (offer := self._sent.pop(position, None)) is not None:
+            if (offer := self._take_back(position)) is not None:
                 offer.delivered()
 
     def acked(self, positions: Iterable[RecordPosition]) -> list[RecordPosition]:
@@ -149,7 +166,7 @@ class Lending:
         """
         others = []
         for position in positions:
-            if (offer := self._sent.pop(position, None)) is not None:
+            if (offer := self._take_back(position)) is not None:
                 offer.auto_ack = True
                 offer.delivered()
             else:
@@ -159,8 +176,22 @@ class Lending:
     def undelivered(self, positions: Iterable[RecordPosition]) -> None:
         """Records were not delivered."""
         for position in positions:
-            if (offer := self._sent.pop(position, None)) is not None:
+            if (offer := self._take_back(position)) is not None:
                 offer.undelivered()
+
+    def keep_ack(self, position: RecordPosition) -> bool:
+        """The ack of a record has come before the news of its delivery; False if it is not sent."""
+        if position not in self._sent:
+            return False
+        self._kept[position] = _QUESTIONS
+        return True
+
+    def settle_kept(self, covers: Callable[[int], bool]) -> None:
+        """Count the kept acks of some partitions: nothing more is heard of the node, or the
+        partitions are about to go.
+        """
+        for position in [each for each in self._kept if covers(each.partition)]:
+            self._lose(position)
 
     def withdraw(self) -> None:
         """Take the requests of the node out of the queue."""
@@ -170,35 +201,35 @@ class Lending:
     def end(self) -> None:
         """The node is lost, or lends no more: put everything back."""
         self.withdraw()
-        granted, sent = [*self._granted.values()], [*self._sent.values()]
+        granted = [*self._granted.values()]
         self._granted.clear()
-        self._sent.clear()
         self._granted_bytes = 0
         for offer in granted:
             offer.undelivered()
-        for offer in sent:
-            self._lose(offer)
-
-    def settle_acked(self, covers: Callable[[int], bool]) -> None:
-        """Settle records of some partitions that are acked, and of whose delivery the node has not
-        told yet: their acks are answered, and the partitions are about to go.
-        """
-        for position in [each for each, offer in self._sent.items() if offer.auto_ack]:
-            if covers(position.partition):
-                self._lose(self._sent.pop(position))
+        for position in list(self._sent):
+            self._lose(position)
 
     def check_invariants(self) -> None:
         """Check the invariants of the fields."""
         assert not self._granted.keys() & self._sent.keys()
+        assert self._kept.keys() <= self._sent.keys()
         assert self._granted_bytes == sum(offer.size for offer in self._granted.values())
 
-    @staticmethod
-    def _lose(offer: Offer) -> None:
+    def _take_back(self, position: RecordPosition) -> Offer | None:
+        """The offer of a sent record, None if there is none; its ack is kept no more."""
+        self._kept.pop(position, None)
+        return self._sent.pop(position, None)
+
+    def _lose(self, position: RecordPosition) -> None:
         """Put a record back of which the node says nothing any more. A client may have it; it has
-        if it has acked it.
+        if its ack is the last that was heard.
         """
+        is_acked = position in self._kept
+        offer = self._take_back(position)
+        if offer is None:
+            return  # the one before has ended the subscription
         offer.was_out = True
-        if offer.auto_ack:
+        if is_acked:
             offer.delivered()
         else:
             offer.undelivered()

@@ -8,9 +8,6 @@ without the positions that are void by then: each part counts as based on what t
 last. A live partition that is refused stays dirty: the backend is about to say that it is gone or
 reset.
 
-A commit counts acks that partitions keep until the delivery of their records is known: they are
-answered, and the node that has the records may be silent for seconds.
-
 Beside the position a commit has the mark of what was handed out (`handed_out`). Where nothing was
 acked since the last commit the position is that one again, which a client may have set.
 
@@ -23,6 +20,7 @@ with them, and a recreated topic begins without them.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import NamedTuple
 
 import structlog
@@ -80,7 +78,7 @@ class GroupCommits:
         "_failing",
         "_group",
         "_handed_out",
-        "_kept",
+        "_kept_due",
         "_leftover",
         "_void",
         "lock",
@@ -94,12 +92,12 @@ class GroupCommits:
         self._dirty: dict[LivePartition, None] = {}
         # Live partitions that have handed out records since their last commit.
         self._handed_out: dict[LivePartition, None] = {}
-        # Live partitions that keep acks of records that may not be delivered yet.
-        self._kept: dict[LivePartition, None] = {}
         # Partitions that are closed.
         self._leftover: dict[TopicPartition, LivePartition] = {}
         # Partitions whose position has become void since the present commit began.
         self._void: dict[TopicPartition, None] = {}
+        # Time until which the first ack is to be committed that is kept, or was lately.
+        self._kept_due = -inf
         self._alarm = Alarm(environment.timers, self._due)
         self._failing = False
 
@@ -124,14 +122,16 @@ class GroupCommits:
         self._handed_out[live] = None
         self._set_alarm()
 
-    def mark_kept(self, live: LivePartition) -> None:
-        """A live partition keeps an ack until its record is delivered."""
-        self._kept[live] = None
-        self._set_alarm()
+    def mark_kept(self) -> None:
+        """An ack is answered that a partition keeps: it counts later, and is committed in time."""
+        now = self._environment.timers.monotonic()
+        if self._kept_due <= now:
+            self._kept_due = now + self._environment.options.offsets_commit_interval
 
     def _set_alarm(self) -> None:
-        timers = self._environment.timers
-        self._alarm.at(timers.monotonic() + self._environment.options.offsets_commit_interval)
+        now = self._environment.timers.monotonic()
+        due = now + self._environment.options.offsets_commit_interval
+        self._alarm.at(min(due, self._kept_due) if self._kept_due > now else due)
 
     def keep(self, live: LivePartition) -> None:
         """Keep the position of a closed partition for the next commit."""
@@ -143,7 +143,6 @@ class GroupCommits:
         """Commit nothing of a partition any more."""
         self._dirty.pop(live, None)
         self._handed_out.pop(live, None)
-        self._kept.pop(live, None)
 
     def lose(self, live: LivePartition) -> bool:
         """Give up the position of a revoked partition, which may not be committed any more.
@@ -178,7 +177,6 @@ class GroupCommits:
     async def commit(self) -> None:
         """Commit all positions."""
         async with self.lock:
-            self._settle_kept()
             self._void.clear()
             leftover = dict(self._leftover)
             due: dict[TopicPartition, _Commit] = {}
@@ -202,11 +200,6 @@ class GroupCommits:
                     if key in refused and due[key].acks:
                         self._warn_refused(key)
 
-    def _settle_kept(self) -> None:
-        """Count acks that wait for the delivery of their records."""
-        while self._kept:
-            self._kept.popitem()[0].settle_kept()
-
     async def commit_quietly(self) -> None:
         """Commit; the first failure of a series is logged, and the success after it."""
         try:
@@ -225,7 +218,7 @@ class GroupCommits:
         self._alarm.cancel()
 
     def _due(self, _: float) -> None:
-        if self._dirty or self._handed_out or self._kept or self._leftover:
+        if self._dirty or self._handed_out or self._leftover:
             self._environment.tasks.spawn(self.commit_quietly(), f"commit offsets of {self._group}")
 
     async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:

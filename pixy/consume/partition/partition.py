@@ -40,11 +40,8 @@ class PartitionHost(Protocol):
     def mark_handed_out(self, partition: "LivePartition") -> None:
         """The partition has handed out records since its last commit."""
 
-    def mark_kept(self, partition: "LivePartition") -> None:
-        """The partition keeps acks until the records are delivered."""
-
-    def settle_kept(self, partition: "LivePartition") -> None:
-        """Count the kept acks of records that other nodes have."""
+    def ack_kept(self, partition: "LivePartition", offset: int) -> None:
+        """The partition keeps an ack until its record is delivered."""
 
     def wake(self, partition: "LivePartition") -> None:
         """The partition has a record to offer."""
@@ -158,7 +155,7 @@ class LivePartition:
         offers = self.offers
         if not offers.ack(offset, only_if_offered):
             if offers.is_kept(offset):
-                self._host.mark_kept(self)
+                self._host.ack_kept(self, offset)
             return
         acked = offers.acked
         if not acked % _TIMED or acked < _TIMED:
@@ -209,12 +206,6 @@ class LivePartition:
         if self._environment.backend.keeps_handed_out:
             self._host.mark_handed_out(self)
         self.marked = True
-
-    def settle_kept(self) -> None:
-        """Count the acks that are answered, and wait for the news that another node has delivered
-        their records.
-        """
-        self._host.settle_kept(self)
 
     def commit_begins(self, offset: OffsetCommit) -> None:
         """A position is committed; everything from here on is left to the next commit."""

@@ -48,8 +48,8 @@ Acks (design 4.7):
     at or beyond the end                                     AckBeyondEnd
 
 - An ack may overtake the news of the delivery, where the record was lent to another node. Until
-  then it is kept: it concerns nothing that a client has if the record comes back undelivered. The
-  shell settles it at the next commit, because it is answered.
+  then it is kept: it concerns nothing that a client has if the record comes back undelivered. It
+  counts before if the node says nothing (`lending`), because it is answered.
 - What was handed out earlier is below the mark that this object begins with (`handed_out`), or was
   handed out by it before a reset. A record that was offered and could not be delivered was never
   handed out; one that was lent to another node, which is silent since, may have been.

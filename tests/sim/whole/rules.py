@@ -23,6 +23,7 @@ from pixy.config import ConsumerConfig, StorageConfig
 from pixy.consume.acks.waiting_acks import WaitingAcks
 from pixy.consume.group.group import ConsumerGroup
 from pixy.consume.group.subscription import Subscription
+from pixy.consume.lending.lender import Lender
 from pixy.multiraft.group_clock import GroupClock
 from pixy.multiraft.group_rest import GroupRest
 from pixy.multiraft.resting_groups import RestingGroups
@@ -212,9 +213,18 @@ RULES: dict[str, Rule[Swarm]] = {
         seed=12,
     ),
     "an answered ack waits for no news of the delivery of its record": Rule(
-        [patch.object(Subscription, "settle_kept", lambda *_: None)],
-        lambda swarm: swarm,
-        seed=7000103,
+        [patch.object(Lender, "keep_ack", lambda *_: None)],
+        aimed(
+            FaultKind.ONE_LINK,
+            FaultKind.ONE_WAY,
+            habits=_PRODUCERS,
+            consuming=_CONSUMERS | {"clients": 12, "auto_acks": 0.0, "acks": 0.9, "moves": 0.0},
+            weather=Weather((0.02, 0.1)),
+            faults_from_s=3.0,
+            faults_count=4,
+            duration_s=14.0,
+        ),
+        seed=8,
     ),
     "a topic is given up when its last acks are committed": Rule(
         [patch.object(ConsumerGroup, "_committed_topics", broken.commits_once)],
