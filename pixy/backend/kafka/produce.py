@@ -305,7 +305,9 @@ class Producer:
     async def _send_in_time(self, leader: int, queues: list[ProduceQueue]) -> None:
         """One request and its answer."""
         try:
-            await self._sequence(queues)
+            producer = await self._producer_id_for(queues)
+            queues = self._drop_late(queues)
+            self._sequence(queues, producer)
             await self._client.connect(leader, self._purpose, self._attempt_s)
             queues = self._drop_late(queues)
             answers = await self._exchange(leader, queues) if queues else {}
@@ -321,12 +323,12 @@ class Producer:
                 self._answered(queue, answers.get(queue.partition, _MISSING))
 
     def _drop_late(self, queues: Iterable[ProduceQueue]) -> list[ProduceQueue]:
-        """Drop batches that were answered while their request was prepared: they must not be
-        written any more.
+        """Drop batches that were answered while their request was prepared, or whose topic has
+        gone: they must not be written any more, and have no place in the sequence.
         """
         in_time = []
         for queue in queues:
-            if queue.pending[0].answered:
+            if queue.pending[0].answered or self._is_gone(queue):
                 self._give_up(queue)
             else:
                 in_time.append(queue)
@@ -355,20 +357,28 @@ class Producer:
             topics.setdefault(topic, []).append((number, queue.pending[0].batch))
         return PRODUCE(self._transactional_id, self._acks, int(self._attempt_s * 1000), list(topics.items()))
 
-    async def _sequence(self, queues: Iterable[ProduceQueue]) -> None:
-        """Write producer id and sequence into new batches."""
+    def _sequence(self, queues: Iterable[ProduceQueue], producer: ProducerId | None) -> None:
+        """Write producer id and sequence into new batches.
+
+        Args:
+            producer: the id of queues that have none.
+        """
         for queue in queues:
             if queue.producer is None:
-                queue.producer = await self._producer_id()
+                queue.producer = producer
                 queue.sequence = 0
                 queue.pending[0].sequenced = False
             pending = queue.pending[0]
             if not pending.sequenced:
+                assert queue.producer is not None
                 transactional = self._transactional_id is not None
                 patch_producer(pending.batch, *queue.producer, queue.sequence, transactional=transactional)
                 pending.sequenced = True
 
-    async def _producer_id(self) -> ProducerId:
+    async def _producer_id_for(self, queues: Iterable[ProduceQueue]) -> ProducerId | None:
+        """The producer id for queues without one, None if there are none."""
+        if all(queue.producer is not None for queue in queues):
+            return None
         if self._producer is None:
             answer = await self._client.send_any(
                 INIT_PRODUCER_ID(None, 0), timeout_s=self._attempt_s, repeatable=True
@@ -634,9 +644,15 @@ class Producer:
                 self._make_ready(queue)  # its leader may have moved
 
     def _is_gone(self, queue: ProduceQueue) -> bool:
+        """True if its topic was deleted; for good, once another queue has its place."""
         topic, number = queue.partition
         known = self._client.metadata.topics.get(topic)
-        return known is None or known.topic_id != queue.topic_id or number >= len(known.partitions)
+        return (
+            self._queues.get(queue.partition) is not queue
+            or known is None
+            or known.topic_id != queue.topic_id
+            or number >= len(known.partitions)
+        )
 
     def _fail_all(self, queue: ProduceQueue) -> None:
         """Fail the batches of a deleted topic, none of which is in flight."""
