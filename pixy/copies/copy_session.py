@@ -11,7 +11,7 @@ A request is judged in the order of Kudu's tablet copy service:
     (the time of the session's last use is set)
     both or none of segment and log offset          InvalidCopyRequest
     a segment or an offset below 0                  InvalidCopyRequest
-    the replica is damaged, or another one by now   the caller's: CorruptData, SegmentNotFound
+    the replica writes none, or another one by now  the caller's: CorruptData, SegmentNotFound
     no segment of the session has it                SegmentNotFound
     a position at or behind the segment's end       InvalidCopyRequest
     the bytes cannot be read                        the caller's: CorruptData, StorageFault

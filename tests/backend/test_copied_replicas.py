@@ -269,6 +269,23 @@ def test_another_replica_gives_what_the_leader_cannot(
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
+def test_a_replica_with_a_damaged_record_gives_the_others_and_gets_that_one_back(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await one_behind(cluster)
+        leader = leader_of(*nodes)
+        await next(each for each in nodes if each is not leader).kill()
+        flipped(topics_of(leader) / "topic-0")
+        with pytest.raises(CorruptData) as found:
+            replica_on(leader).log.read(0, 1000)
+        leader.node.partitions.set_fault(replica_on(leader), found.value)
+        await away.begin()
+        await until(lambda: away.node.partitions.get(QUIET) is not None)
+        await until(lambda: replica_on(away).is_well and replica_on(leader).is_well)
+        assert await away.values() == [b"0", b"1", b"2", *MISSED]
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
 def test_own_records_that_a_copy_finds_damaged_are_fetched_as_well(tmp_path: Path, sources: Sources) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         nodes, away = await one_behind(cluster)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from pixy.cluster.log import NodeLog, PartitionReplica
+from pixy.cluster.log import NodeLog, PartitionCondition, PartitionReplica
 from pixy.cluster.replicas import Partitions
 from pixy.copies import CopiedSegment, CopyKey, CopySession, CopySessions, WantedBytes
 from pixy.errors import CopyTryLater, CorruptData, NoSuchReplica, SegmentNotFound, StorageFault
@@ -89,7 +89,7 @@ class CopyServing:
 
         Raises:
             NoSuchReplica: this node has no replica of the partition.
-            CorruptData: it is damaged.
+            CorruptData: it writes no segments, because of damage.
             CopyTryLater: it lacks records, or there are too many sessions.
         """
         request = BeginCopyRequest.FromString(payload)
@@ -146,7 +146,7 @@ class CopyServing:
         session = self._sessions.use(request.session, caller, self._loop.time())
         wanted = session.find(request, self._options.chunk_bytes)
         replica, log = self._replicas[session.number]
-        _check_undamaged(replica)
+        _check_written(replica)
         if replica.log is not log:
             raise SegmentNotFound(f"the files of raft group {replica.raft_group} were replaced here")
         try:
@@ -215,13 +215,16 @@ class CopyServing:
             self._partitions.drop_segments(replica, below)
 
 
-def _check_undamaged(replica: PartitionReplica) -> None:
-    if replica.fault is not None:
+def _check_written(replica: PartitionReplica) -> None:
+    """Refuse to give the files of a replica that writes none. One with unreadable records gives the
+    others: who lacks those may be the only one that has these.
+    """
+    if replica.condition is PartitionCondition.UNWRITABLE:
         raise CorruptData(f"the replica is damaged: {replica.fault}")
 
 
 def _check_can_give(replica: PartitionReplica, request: BeginCopyRequest) -> None:
-    _check_undamaged(replica)
+    _check_written(replica)
     group, log = replica.group, replica.log
     if group is None or group.held is not None or group.applied_index < request.index:
         applied = 0 if group is None else group.applied_index
