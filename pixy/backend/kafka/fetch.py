@@ -4,7 +4,13 @@ A fetch queues in the *lane* of its partition's leader. In each iteration of the
 fetches of a lane are sent together, in one request on a free connection. A lane has `_CONNECTIONS`
 of them, because a broker answers nothing else on a connection while it holds a request without
 data. Fetches of one partition from the same offset share an entry of the request; other offsets go
-into other requests.
+into other requests, in order of arrival.
+
+Fetches that returned without data are *idle*. Those of a partition share one entry, whatever their
+offsets: while there is nothing at the smallest one, there is nothing at the others. And while more
+offsets of a partition wait for a connection, the broker does not hold the request of one: it
+returns with data, or is idle. So readers ahead of the end, which only an open transaction ends, are
+in nobody's way.
 
 The broker holds a request until there is data, or until the next *tick* of the lane
 (`fetch_max_wait_s`), which is common to all of its requests: then their fetches return together and
@@ -102,14 +108,19 @@ class _Waiter:
 
 
 class _Entry:
-    """One partition in a request, with the fetches that wait for it."""
+    """One partition in a request, with the fetches that wait for it.
 
-    __slots__ = ("max_bytes", "offset", "waiters")
+    Attributes:
+        offset: the smallest one of the fetches; others only if they are idle.
+    """
 
-    def __init__(self, waiters: list[_Waiter]) -> None:
-        self.offset = waiters[0].offset
-        self.max_bytes = min(waiter.max_bytes for waiter in waiters)
+    __slots__ = ("is_idle", "max_bytes", "offset", "waiters")
+
+    def __init__(self, waiters: list[_Waiter], *, is_idle: bool) -> None:
+        self.offset = min(waiter.offset for waiter in waiters)
+        self.max_bytes = min(waiter.max_bytes for waiter in waiters if waiter.offset == self.offset)
         self.waiters = waiters
+        self.is_idle = is_idle
 
 
 _Key = tuple[bytes, int]
@@ -121,31 +132,29 @@ class _Lane:
     """The fetches from one broker."""
 
     def __init__(self) -> None:
-        # By partition and offset; the offsets in order of arrival, those that returned without data
-        # in front. Invariant: no partition without fetches.
-        self.waiting: dict[_Key, OrderedDict[int, list[_Waiter]]] = {}
+        # By partition and offset in order of arrival; None: the idle ones. Invariant: no partition
+        # without fetches.
+        self.waiting: dict[_Key, OrderedDict[int | None, list[_Waiter]]] = {}
         self.free = list(range(_CONNECTIONS))
         # The scheduled next request; it is delayed for other fetches to return.
         self.next_look: asyncio.Handle | None = None
         self.is_put_off = False
         self.tick = 0.0
 
-    def add(self, waiter: _Waiter, *, in_front: bool) -> None:
+    def add(self, waiter: _Waiter, *, is_idle: bool) -> None:
         """Queue a fetch."""
         key = waiter.topic_id, waiter.partition.partition
         offsets = self.waiting.setdefault(key, OrderedDict())
-        offsets.setdefault(waiter.offset, []).append(waiter)
-        if in_front:
-            offsets.move_to_end(waiter.offset, last=False)
+        offsets.setdefault(None if is_idle else waiter.offset, []).append(waiter)
 
     def take(self) -> _Entries:
         """Take the fetches that fit into one request: of each partition the first offset."""
         entries: _Entries = {}
         for key, offsets in list(self.waiting.items()):
             while offsets and key not in entries:
-                _, waiters = offsets.popitem(last=False)
+                offset, waiters = offsets.popitem(last=False)
                 if waiters := [each for each in waiters if not each.result.done()]:
-                    entries[key] = _Entry(waiters)
+                    entries[key] = _Entry(waiters, is_idle=offset is None)
             if not offsets:
                 del self.waiting[key]
         return entries
@@ -200,7 +209,7 @@ class KafkaFetcher:
 
     # --- grouping ---------------------------------------------------------------------------------
 
-    def _queue(self, waiter: _Waiter, delay_s: float = 0.0, in_front: bool = False) -> None:
+    def _queue(self, waiter: _Waiter, delay_s: float = 0.0, is_idle: bool = False) -> None:
         """Queue a fetch in the lane of its partition's leader."""
         leader = self._client.metadata.leader(*waiter.partition)
         if leader < 0:
@@ -209,7 +218,7 @@ class KafkaFetcher:
         lane = self._lanes.get(leader)
         if lane is None:
             lane = self._lanes[leader] = _Lane()
-        lane.add(waiter, in_front=in_front)
+        lane.add(waiter, is_idle=is_idle)
         if lane.next_look is not None and (delay_s or not lane.is_put_off):
             return
         if lane.next_look is not None:
@@ -229,12 +238,15 @@ class KafkaFetcher:
             connection = lane.free.pop(0)
             self._tasks.spawn(self._send(leader, lane, connection, entries), f"fetch from broker {leader}")
 
-    def _hold_s(self, lane: _Lane, entries: Iterable[_Entry]) -> float:
+    def _hold_s(self, lane: _Lane, entries: _Entries) -> float:
         """Seconds that the broker may hold a request: to the tick, or the end of the first wait."""
+        if any(key in lane.waiting and not entry.is_idle for key, entry in entries.items()):
+            return 0.0
         now = self._loop.time()
         if lane.tick <= now:
             lane.tick = now + self._options.fetch_max_wait_s
-        ends = [waiter.until for entry in entries for waiter in entry.waiters if waiter.until is not None]
+        waiters = (waiter for entry in entries.values() for waiter in entry.waiters)
+        ends = [waiter.until for waiter in waiters if waiter.until is not None]
         return max(0.0, min([lane.tick, *ends]) - now)
 
     # --- a request --------------------------------------------------------------------------------
@@ -254,7 +266,7 @@ class KafkaFetcher:
 
     async def _exchange(self, leader: int, connection: int, lane: _Lane, entries: _Entries) -> None:
         """Send one request and handle its response."""
-        hold_s = self._hold_s(lane, entries.values())
+        hold_s = self._hold_s(lane, entries)
         limit_s = hold_s + _ANSWER_S
         try:
             request = _request(entries, hold_s)
@@ -270,7 +282,7 @@ class KafkaFetcher:
             self._distribute(answer, entries)
 
     def _distribute(self, answer: Any, entries: _Entries) -> None:
-        empty: list[_Waiter] = []
+        idle: list[_Waiter] = []
         delivered = False
         for topic_id, partitions, _ in answer.topics:
             for partition in partitions:
@@ -279,14 +291,14 @@ class KafkaFetcher:
                     continue
                 if partition[1]:
                     for waiter in entry.waiters:
-                        self._refused(waiter, partition[1])
+                        self._refused(waiter, entry, partition[1])
                 elif waiting := self._deliver(entry, partition):
-                    empty += waiting
+                    idle += waiting
                 else:
                     delivered = True
         # Behind the fetches with data: their callers fetch again, and all go together.
-        for waiter in reversed(empty):
-            self._queue(waiter, 0.0 if delivered else _REGROUP_S, in_front=True)
+        for waiter in idle:
+            self._queue(waiter, 0.0 if delivered else _REGROUP_S, is_idle=True)
         for entry in entries.values():
             reason = code_name(answer.error_code) if answer.error_code else "the answer lacks the partition"
             for waiter in entry.waiters:
@@ -300,34 +312,39 @@ class KafkaFetcher:
         except CorruptData as error:
             for waiter in entry.waiters:
                 topic, number = waiter.partition
-                reject(waiter.result, CorruptData(f"{topic}-{number} cannot be read: {error}"))
+                if waiter.offset > entry.offset:
+                    self._queue(waiter)
+                else:
+                    reject(waiter.result, CorruptData(f"{topic}-{number} cannot be read: {error}"))
             return []
         end = stable_offset if stable_offset >= 0 else high_watermark
-        result = FetchResult(batches, next_offset, log_begin, end)
         now = self._loop.time()
         waiting = []
         for waiter in entry.waiters:
-            if end > entry.offset == next_offset:
+            if waiter.offset > entry.offset:
+                if not max(end, next_offset) <= waiter.offset <= high_watermark:
+                    self._queue(waiter)  # there is data at its offset, or it is out of range
+                    continue
+                result = FetchResult([], waiter.offset, log_begin, end)
+            elif end > entry.offset == next_offset:
                 # There is more data than the response had room for.
-                if waiter.have_patience(now):
+                if self._have_patience(waiter, "the broker gives nothing of it"):
                     waiting.append(waiter)
-                else:
-                    topic, number = waiter.partition
-                    reject(
-                        waiter.result,
-                        Unavailable(f"{topic}-{number} cannot be read: the broker gives nothing of it"),
-                    )
                 continue
+            else:
+                result = FetchResult(batches, next_offset, log_begin, end)
             waiter.failing_since = None
-            if next_offset == entry.offset and (waiter.until is None or waiter.until > now):
+            if result.next_offset == waiter.offset and (waiter.until is None or waiter.until > now):
                 waiting.append(waiter)
             else:
                 resolve(waiter.result, result)
         return waiting
 
-    def _refused(self, waiter: _Waiter, code: int) -> None:
+    def _refused(self, waiter: _Waiter, entry: _Entry, code: int) -> None:
         topic, number = waiter.partition
-        if code == OFFSET_OUT_OF_RANGE:
+        if code == OFFSET_OUT_OF_RANGE and waiter.offset > entry.offset:
+            self._queue(waiter)
+        elif code == OFFSET_OUT_OF_RANGE:
             reject(waiter.result, OutOfRange())
         elif is_retriable(code) or is_stale(code):
             if is_stale(code):
@@ -338,11 +355,16 @@ class KafkaFetcher:
 
     def _later(self, waiter: _Waiter, reason: str, silence_s: float = _SILENCE_S) -> None:
         """Retry after a pause, or fail if the patience is used up."""
-        if not waiter.have_patience(self._loop.time(), silence_s):
+        if self._have_patience(waiter, reason, silence_s) and not waiter.result.done():
+            self._loop.call_later(_BACKOFF_S, self._again, waiter)
+
+    def _have_patience(self, waiter: _Waiter, reason: str, silence_s: float = _PATIENCE_S) -> bool:
+        """Note a transient error; False if the fetch has failed with it, True to retry."""
+        patient = waiter.have_patience(self._loop.time(), silence_s)
+        if not patient:
             topic, number = waiter.partition
             reject(waiter.result, Unavailable(f"{topic}-{number} cannot be read: {reason}"))
-        elif not waiter.result.done():
-            self._loop.call_later(_BACKOFF_S, self._again, waiter)
+        return patient
 
     def _again(self, waiter: _Waiter) -> None:
         if not waiter.result.done():
