@@ -73,6 +73,20 @@ class DivisibleDone(Protocol):
         """
 
 
+class ClientDone(Protocol):
+    """An `AppendDone` of batches that a client appends to a partition together.
+
+    Attributes:
+        client: address of the client. Batches of other clients need not be written in the order of
+            the calls.
+    """
+
+    client: str
+
+    def __call__(self, offset: int, error: PixyError | None, /) -> None:
+        """See `AppendDone`."""
+
+
 Assignment = Callable[[Mapping[str, Sequence[int]]], None]
 """Called with all partitions that a member owns from then on: topic -> partitions, ascending.
 
@@ -333,7 +347,8 @@ class Backend(StagedWrites, Protocol):
         The backend owns `batch` from here on: it writes base offset and leader epoch into the
         header in place. Batches of one partition are written and answered in the order of the
         calls. One whose `done` is a `DivisibleDone` may overtake others than such ones, and be
-        divided if it is refused because of some of its records.
+        divided if it is refused because of some of its records. Clients may take turns
+        (`ClientDone`).
 
         Args:
             age_s: age of the oldest record that somebody waits for, which counts towards the time

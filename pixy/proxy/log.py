@@ -513,7 +513,7 @@ class Log:
                 self._silent.begin(part)
                 records = sum(batch.records for batch in batches)
                 ended = partial(self._ended, request, place, part, (records, len(each.batches)))
-                self._hand_over(each, batches, _PartitionAppend(ended))
+                self._hand_over(each, batches, _PartitionAppend(request.client, ended))
 
     def _hand_over(
         self, of: PartitionBatches, batches: Sequence[NewBatch], append: "_PartitionAppend"
@@ -525,12 +525,12 @@ class Log:
             handed_over += 1
             try:
                 # The backend owns the batch and writes into its header.
-                self._backend.append(of.partition, bytearray(view[begin:end]), records, append.done)
+                self._backend.append(of.partition, bytearray(view[begin:end]), records, append)
             except PixyError as error:
-                append.done(-1, error)
+                append(-1, error)
             except Exception as bug:
                 report_to_loop(bug)
-                append.done(-1, internal_error(bug))
+                append(-1, internal_error(bug))
             if append.error is not None:
                 break
         append.expect(handed_over)
@@ -627,16 +627,18 @@ class _Append:
 
 
 class _PartitionAppend:
-    """The batches of one partition in flight.
+    """The batches of one partition in flight, as their `ClientDone`.
 
     Args:
+        client: address of the client.
         ended: called with the result when all are answered.
 
     Attributes:
         error: the first error of a batch.
     """
 
-    def __init__(self, ended: Callable[[Appended], None]) -> None:
+    def __init__(self, client: str, ended: Callable[[Appended], None]) -> None:
+        self.client = client
         self._ended = ended
         self._base_offset = -1
         self._answers = 0
@@ -644,7 +646,7 @@ class _PartitionAppend:
         self._expected: int | None = None
         self.error: PixyError | None = None
 
-    def done(self, base_offset: int, error: PixyError | None) -> None:
+    def __call__(self, base_offset: int, error: PixyError | None, /) -> None:
         """See `AppendDone`."""
         if not self._answers:
             self._base_offset = base_offset

@@ -217,11 +217,12 @@ class Producer:
         if pending.deadline <= now:
             done(-1, self._time_is_over(queue, pending))
             return
+        is_first = not queue.pending
         queue.add(pending)
         self.buffered_bytes += size
         self._empty.clear()
         self._watch(pending.deadline)
-        if len(queue.pending) == 1:
+        if is_first:
             self._make_ready(queue)
 
     async def written(self) -> None:
@@ -234,7 +235,7 @@ class Producer:
 
     def _limit(self, latest: float) -> None:
         for queue in self._queues.values():
-            for pending in queue.pending:
+            for pending in queue:
                 pending.deadline = min(pending.deadline, latest)
         self._watch(latest)
 

@@ -1,11 +1,13 @@
 """The queue of batches of one partition.
 
 Batches of messages, which come from all clients (`DivisibleDone`), and whole batches of single
-clients take turns: a client may queue thousands of small batches, of which each is one request.
-Those of either kind stay in their order.
+clients (`ClientDone`) take turns, and so do these clients: one may queue thousands of small
+batches, of which each is one request. Those of messages, and those of a client, stay in their
+order.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 from math import inf
 from typing import NamedTuple
@@ -28,6 +30,7 @@ class PendingBatch:
     __slots__ = (
         "answered",
         "batch",
+        "client",
         "deadline",
         "done",
         "limit_s",
@@ -53,11 +56,13 @@ class PendingBatch:
         self.records = records
         self.done = done
         self.of_messages = hasattr(done, "divide")
+        # Its client, if it has turns of its own.
+        self.client: str | None = None if self.of_messages else getattr(done, "client", None)
         self.deadline = deadline
         # Its time limit, before its age counts.
         self.limit_s = limit_s
         # Those ahead of it may have more time: it came with an age, or overtook others.
-        self.unordered = aged or self.of_messages
+        self.unordered = aged or self.of_messages or self.client is not None
         # Its header has the producer id and sequence.
         self.sequenced = False
         # An attempt without a response may have been written.
@@ -74,7 +79,7 @@ class PendingBatch:
 
 
 class ProduceQueue:
-    """The batches of one partition, in order; the first one may be in flight.
+    """The batches of one partition; the first one may be in flight.
 
     Args:
         partition, topic_id: the partition, and the id of its topic.
@@ -83,6 +88,7 @@ class ProduceQueue:
     """
 
     __slots__ = (
+        "_by_client",
         "_limit_s",
         "_messages",
         "_unordered",
@@ -102,9 +108,12 @@ class ProduceQueue:
         self._limit_s = limit_s
         self.partition = partition
         self.topic_id = topic_id
-        # Invariant: the deadlines of those with the common limit that are not `unordered` ascend.
+        # The next batches in order, the first one of each client among them. Invariant: the
+        # deadlines of those with the common limit that are not `unordered` ascend.
         self.pending: deque[PendingBatch] = deque()
-        # Number of batches of messages, which are near the front, and of unordered ones.
+        # All batches of each client, in order. Invariant: their deadlines ascend; none is empty.
+        self._by_client: dict[str, deque[PendingBatch]] = {}
+        # Number of `pending` batches of messages, and of unordered ones.
         self._messages = 0
         self._unordered = 0
         self.in_flight = False
@@ -122,16 +131,26 @@ class ProduceQueue:
 
     def add(self, pending: PendingBatch) -> None:
         """Add a batch."""
-        self._unordered += pending.unordered
-        if not pending.of_messages:
-            self.pending.append(pending)
-            return
+        if pending.client is not None:
+            of_client = self._by_client.setdefault(pending.client, deque())
+            of_client.append(pending)
+            if len(of_client) > 1:
+                return
+        self._add_next(pending)
+
+    def _add_next(self, pending: PendingBatch) -> None:
+        """Add a batch that is due, behind the last one of its kind and one of the other kind."""
+        kind = pending.of_messages
+        of_kind = self._messages if kind else len(self.pending) - self._messages
         place = 1
-        if self._messages:
-            of_messages = (at for at, each in enumerate(self.pending) if each.of_messages)
-            place += 1 + next(islice(of_messages, self._messages - 1, None))
+        if of_kind == len(self.pending):
+            place = of_kind
+        elif of_kind:
+            places = (at for at, each in enumerate(self.pending) if each.of_messages is kind)
+            place += 1 + next(islice(places, of_kind - 1, None))
         self.pending.insert(place, pending)
-        self._messages += 1
+        self._messages += kind
+        self._unordered += pending.unordered
 
     def add_first(self, pending: PendingBatch) -> None:
         """Add a part of the batch that was the first one."""
@@ -140,10 +159,27 @@ class ProduceQueue:
         self._unordered += pending.unordered
 
     def remove(self, pending: PendingBatch) -> None:
-        """Remove a batch."""
+        """Remove a batch; the next one of its client is due."""
+        following: deque[PendingBatch] = deque()
+        if pending.client is not None:
+            following = self._by_client[pending.client]
+            was_due = following[0] is pending
+            following.remove(pending)
+            if not following:
+                del self._by_client[pending.client]
+            if not was_due:
+                return
         self.pending.remove(pending)
         self._messages -= pending.of_messages
         self._unordered -= pending.unordered
+        if following:
+            self._add_next(following[0])
+
+    def __iter__(self) -> Iterator[PendingBatch]:
+        """All batches."""
+        yield from self.pending
+        for of_client in self._by_client.values():
+            yield from islice(of_client, 1, None)
 
     def expired(self, now: float) -> tuple[list[PendingBatch], float]:
         """Unanswered batches whose time is over, and the next deadline."""
@@ -161,6 +197,12 @@ class ProduceQueue:
                 continue
             if pending.limit_s == self._limit_s:
                 break
+        for of_client in self._by_client.values():
+            for pending in islice(of_client, 1, None):
+                if pending.deadline > now:
+                    next_deadline = min(next_deadline, pending.deadline)
+                    break
+                found.append(pending)
         return found, next_deadline
 
     @property

@@ -10,6 +10,7 @@ from pixy.backend import BATCH_MEMORY_BYTES, Batch, DividedPart, TopicPartition
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.produce import Producer
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue
+from pixy.backend.protocol import AppendDone
 from pixy.errors import PixyError, Unavailable
 from tests.conformance.support import make_batch
 from tests.fakes.brokers import PRODUCE, Brokers
@@ -42,25 +43,43 @@ class Messages:
         raise NotImplementedError
 
 
-def test_batches_of_messages_and_others_take_turns_in_their_order() -> None:
+class OfClient:
+    """A callback of batches that a client appends together."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        self.answers: list[tuple[int, type[PixyError] | None]] = []
+
+    def __call__(self, offset: int, error: PixyError | None, /) -> None:
+        self.answers.append((offset, None if error is None else type(error)))
+
+
+def test_batches_of_messages_and_of_each_client_take_turns_in_their_order() -> None:
     rng = Random(1)
+    dones: dict[str, AppendDone] = {
+        "messages": Messages(),
+        "a": OfClient("a"),
+        "b": OfClient("b"),
+        "": lambda *_: None,
+    }
     for _ in range(50):
         queue = queue_of()
-        kinds: dict[bool, list[PendingBatch]] = {True: [], False: []}
+        expected: dict[str, list[PendingBatch]] = {key: [] for key in dones}
         for _ in range(100):
-            of_messages = rng.random() < 0.3
-            done = Messages() if of_messages else lambda *_: None
-            added = PendingBatch(bytearray(), 1, done, 1.0, LIMIT_S)
+            key = rng.choice(list(dones))
+            added = PendingBatch(bytearray(), 1, dones[key], 1.0, LIMIT_S)
             first = queue.pending[0] if queue.pending else added
             queue.add(added)
             assert queue.pending[0] is first, "it may be in flight"
-            kinds[of_messages].append(added)
+            expected[key].append(added)
             if rng.random() < 0.5:
-                gone = rng.choice([queue.pending[0], rng.choice(list(queue.pending))])
+                gone = rng.choice([queue.pending[0], rng.choice(list(queue))])
                 queue.remove(gone)
-                kinds[gone.of_messages].remove(gone)
-            for kind, expected in kinds.items():
-                assert [each for each in queue.pending if each.of_messages is kind] == expected
+                next(each for each in expected.values() if gone in each).remove(gone)
+            for each, batches in expected.items():
+                assert [batch for batch in queue if batch.done is dones[each]] == batches
+            clients = [batch.client for batch in queue.pending if batch.client is not None]
+            assert sorted(clients) == [client for client in ("a", "b") if expected[client]]
 
 
 def test_the_look_ends_at_the_first_batch_that_has_time() -> None:
@@ -68,6 +87,16 @@ def test_the_look_ends_at_the_first_batch_that_has_time() -> None:
     del behind.deadline  # nobody looks at it
     assert queue_of(late, in_time, behind).expired(2.0) == ([late], 3.0)
     assert queue_of(late).expired(2.0) == ([late], inf)
+
+
+def test_batches_of_a_client_that_wait_for_its_turn_are_found() -> None:
+    done = OfClient("a")
+    queue = queue_of()
+    batches = [PendingBatch(bytearray(), 1, done, deadline, LIMIT_S) for deadline in (1.0, 1.5, 3.0, 4.0)]
+    for batch in batches:
+        queue.add(batch)
+    assert queue.expired(2.0) == (batches[:2], 3.0)
+    assert queue.expired(0.5) == ([], 1.0)
 
 
 def test_a_batch_with_a_longer_limit_hides_none_behind_it() -> None:
@@ -240,3 +269,30 @@ async def _flood() -> None:
     assert log.values[:6] == [b"0", b"message 0", b"1", b"message 1", b"2", b"message 2"]
     others = [value for value in log.values if value not in written]
     assert others == [b"%d" % number for number in range(len(others))]
+
+
+def test_a_client_does_not_wait_for_all_batches_of_another_one(virtual: asyncio.Runner) -> None:
+    virtual.run(_turns_of_clients())
+
+
+async def _turns_of_clients() -> None:
+    log = IdempotentLog()
+    client = KafkaClient(log.options(), log.dial)
+    await client.start()
+    faults: list[BaseException] = []
+    producer = Producer(client, log.options(), faults.append)
+    flood, others = OfClient("a"), [OfClient("b"), OfClient("c")]
+    for number in range(20):
+        producer.append(T0, make_batch(b"%d" % number), 1, flood)
+    for other in others:
+        for number in range(2):
+            producer.append(T0, make_batch(b"%s%d" % (other.client.encode(), number)), 1, other)
+    producer.append(T0, make_batch(b"message"), 1, Messages())
+    await producer.stop()
+    await client.stop()
+    assert not faults
+    assert log.values[:9] == [b"0", b"message", b"b0", b"c0", b"1", b"b1", b"c1", b"2", b"3"]
+    assert [value for value in log.values if value and value.isdigit()] == [
+        b"%d" % number for number in range(20)
+    ]
+    assert [offset for offset, _ in others[1].answers] == [3, 6]
