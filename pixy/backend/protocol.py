@@ -74,7 +74,8 @@ class DivisibleDone(Protocol):
 
 
 class ClientDone(Protocol):
-    """An `AppendDone` of batches that a client appends to a partition together.
+    """An `AppendDone` of batches that a client appends to a partition together: behind one that
+    fails, none should be written.
 
     Attributes:
         client: address of the client. Batches of other clients need not be written in the order of

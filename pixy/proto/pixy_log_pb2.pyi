@@ -659,8 +659,8 @@ class AppendResult(_message.Message):
     code: _builtins.int
     """gRPC status code, 0 on success."""
     message: _builtins.str
-    """Error message, empty on success. If the error is not the request's fault, the first of several
-    batches may have been written.
+    """Error message, empty on success. If the error is not the request's fault, or Kafka refuses a
+    batch of it, the first of several batches may have been written.
     """
     def __init__(
         self,

@@ -33,6 +33,7 @@ from pixy.errors import (
     InvalidArgument,
     InvalidBatch,
     InvalidRecords,
+    MessageTooLarge,
     PartitionNotFound,
     PixyError,
     ShuttingDown,
@@ -518,7 +519,21 @@ class Log:
     def _hand_over(
         self, of: PartitionBatches, batches: Sequence[NewBatch], append: "_PartitionAppend"
     ) -> None:
-        """Append the batches of one partition, up to the first one that is refused at once."""
+        """Append the batches of one partition, up to the first one that is refused at once; none if
+        one is known to be too large.
+        """
+        limit = self._backend.batch_bytes_max(of.partition.topic)
+        too_large = next((end - begin for begin, end, _ in batches if end - begin > (limit or end)), None)
+        if too_large is not None:
+            append(
+                -1,
+                MessageTooLarge(
+                    f"a record batch has {too_large} bytes, topic {of.partition.topic} takes {limit} "
+                    "(max_message_bytes of the topic)"
+                ),
+            )
+            append.expect(1)
+            return
         view = memoryview(of.batches)
         handed_over = 0
         for begin, end, records in batches:

@@ -20,6 +20,7 @@ from pixy.errors import (
     InvalidArgument,
     InvalidBatch,
     InvalidRecords,
+    MessageTooLarge,
     PartitionNotFound,
     ShuttingDown,
     StaleTopicVersion,
@@ -107,6 +108,18 @@ async def test_the_memory_of_batches_in_flight_counts_with_their_bytes() -> None
     await asyncio.gather(first, second)
     assert log.semaphore.acquired == 0
     assert log.produced.by_topic["t"] == [8, 8 * SIZE]
+
+
+async def test_nothing_of_a_partition_with_a_batch_that_is_known_to_be_too_large_is_written() -> None:
+    log, backend = await make()
+    backend.bytes_max, backend.refused_as_large = SIZE, 1
+    too_large = batch_of(bytes(1000))
+    batches = [PartitionBatches(T0, BATCH + too_large + BATCH), PartitionBatches(T1, BATCH)]
+    refused, written = await log.append(batches, [])
+    assert isinstance(refused.error, MessageTooLarge)
+    assert f"a record batch has {len(too_large)} bytes, topic t takes {SIZE}" in str(refused.error)
+    assert written == Appended(0, None)
+    assert (await append(log))[0] == Appended(0, None)
 
 
 async def test_an_address_has_its_share_of_what_is_written_and_of_the_queue() -> None:

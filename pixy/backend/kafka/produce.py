@@ -490,8 +490,15 @@ class Producer:
             return
         if queue.in_doubt or answer.code == UNKNOWN_SERVER_ERROR:
             self._start_over(queue)
+        topic = queue.partition.topic
+        if answer.code == MESSAGE_TOO_LARGE and self.limits.batch_bytes_max(topic) is None:
+            self._tasks.spawn(self._ask(topic), f"limit of {topic}")
         message = next(iter(answer.record_errors.values()), None)
         self._settle(queue, -1, self._refusal(queue, answer, message))
+
+    async def _ask(self, topic: str) -> None:
+        """Learn the limit of a topic, for those that append to it next."""
+        await self.limits.ask(topic)
 
     def _whole_written(self, queue: ProduceQueue) -> None:
         """The first batch, and some behind it, are parts of one that was written before it was
@@ -553,10 +560,18 @@ class Producer:
             self._answer(pending, offset, error)
             self._fail_all(queue)
             return
+        rest = [] if error is None else self._take_rest(queue, pending)
         if queue.pending:
             self._begin(queue.pending[0])
             self._make_ready(queue)
-        self._answer(pending, offset, error)
+        for each in (pending, *rest):
+            self._answer(each, offset, error)
+
+    def _take_rest(self, queue: ProduceQueue, failed: PendingBatch) -> list[PendingBatch]:
+        """The batches that a client appended behind one that failed: they would leave a hole."""
+        rest = queue.remove_rest(failed)
+        self.buffered_bytes -= sum(each.size for each in rest)
+        return rest
 
     def _begin(self, pending: PendingBatch) -> None:
         """A batch is the first of its partition."""
@@ -599,7 +614,8 @@ class Producer:
         for queue in list(self._queues.values()):
             expired, next_deadline = queue.expired(now)
             for pending in expired:
-                self._run_out(queue, pending)
+                if not pending.answered:
+                    self._run_out(queue, pending)
             self._watch(max(next_deadline, now + _LOOK_S))
 
     def _run_out(self, queue: ProduceQueue, pending: PendingBatch) -> None:
@@ -613,7 +629,8 @@ class Producer:
             return
         queue.remove(pending)
         self.buffered_bytes -= pending.size
-        self._answer(pending, -1, self._time_is_over(queue, pending))
+        for each in (pending, *self._take_rest(queue, pending)):
+            self._answer(each, -1, self._time_is_over(queue, each))
 
     def _give_up(self, queue: ProduceQueue) -> None:
         """Answer the first batch without another attempt."""

@@ -175,6 +175,15 @@ class ProduceQueue:
         if following:
             self._add_next(following[0])
 
+    def remove_rest(self, failed: PendingBatch) -> list[PendingBatch]:
+        """Remove the batches behind a removed one that were appended together with it."""
+        rest = []
+        if failed.client is not None:
+            while (batches := self._by_client.get(failed.client)) and batches[0].done is failed.done:
+                rest.append(batches[0])
+                self.remove(batches[0])
+        return rest
+
     def __iter__(self) -> Iterator[PendingBatch]:
         """All batches."""
         yield from self.pending

@@ -5,13 +5,15 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 
+import pytest
+
 from pixy.aio.retries import Backoff
 from pixy.backend import BATCH_MEMORY_BYTES, Batch, DividedPart, TopicPartition
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.produce import Producer
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue
 from pixy.backend.protocol import AppendDone
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import MessageTooLarge, PixyError, Unavailable
 from tests.conformance.support import make_batch
 from tests.fakes.brokers import PRODUCE, Brokers
 from tests.fakes.idempotent_log import IdempotentLog
@@ -296,3 +298,60 @@ async def _turns_of_clients() -> None:
         b"%d" % number for number in range(20)
     ]
     assert [offset for offset, _ in others[1].answers] == [3, 6]
+
+
+def test_a_batch_that_fails_leaves_no_hole_in_what_a_client_appends(virtual: asyncio.Runner) -> None:
+    virtual.run(_refused_among_others())
+
+
+async def _refused_among_others() -> None:
+    log = IdempotentLog()
+    log.bytes_max = 1000
+    client = KafkaClient(log.options(), log.dial)
+    await client.start()
+    faults: list[BaseException] = []
+    producer = Producer(client, log.options(), faults.append)
+    together, later = OfClient("a"), OfClient("a")
+    for value in (b"1", bytes(2000), b"3", b"4"):
+        producer.append(T0, make_batch(value), 1, together)
+    producer.append(T0, make_batch(b"5"), 1, later)
+    await producer.written()
+    assert together.answers == [(0, None), *[(-1, MessageTooLarge)] * 3]
+    assert log.values == [b"1", b"5"]
+    await producer.stop()
+    assert producer.buffered_bytes == 0
+    assert producer.limits.batch_bytes_max("t") == 1000, "it is asked for"
+    await client.stop()
+    assert not faults
+
+
+@pytest.mark.parametrize("behind_messages", [False, True])
+def test_batches_that_a_client_appends_together_fail_at_one_time(
+    virtual: asyncio.Runner, behind_messages: bool
+) -> None:
+    virtual.run(_timed_out_together(behind_messages))
+
+
+async def _timed_out_together(behind_messages: bool) -> None:
+    """Else the leader may come between the ends of their times, and the last ones are written."""
+    brokers = Brokers({"t": [-1]})
+    options = brokers.options(delivery_timeout_s=LIMIT_S)
+    client = KafkaClient(options, brokers.dial)
+    await client.start()
+    faults: list[BaseException] = []
+    producer = Producer(client, options, faults.append)
+    first, second = OfClient("a"), OfClient("b")
+    if behind_messages:
+        producer.append(T0, make_batch(b"message"), 1, Messages(), -60.0)
+    for done in (first, second):
+        for _ in range(3):
+            producer.append(T0, make_batch(b"x"), 1, done)
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(LIMIT_S - 0.55)
+    assert first.answers == [(-1, Unavailable)] * 3
+    assert second.answers == []
+    await asyncio.sleep(0.3)
+    assert second.answers == [(-1, Unavailable)] * 3
+    await producer.stop()
+    await client.stop()
+    assert not faults
