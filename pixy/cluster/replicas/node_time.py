@@ -175,8 +175,6 @@ class NodeTime:
         self._agreed, self._own_is_off, self._jumped_at = None, False, self.monotonic()
         if not (self._had_others if others.nodes > 1 else self._was_agreed):
             self._set_latest(max(self._latest, *clocks))
-        elif self._steady is not None:
-            self._set_latest(self._steady)
 
     def _agree(self, own: int, agreed: int, others: OtherClocks) -> None:
         is_off = not _is_near(own, agreed)

@@ -380,6 +380,20 @@ def test_a_moment_without_a_majority_forgets_no_jump_of_a_lone_node(error_ms: in
     assert (bench.stamp_error_ms, bench.age_error_ms) == (error_ms, error_ms)
 
 
+@pytest.mark.parametrize("error_ms", [-48 * HOUR_MS, 48 * HOUR_MS])
+def test_stamps_do_not_go_back_when_a_majority_is_lost_within_the_hour(error_ms: int) -> None:
+    """They would be too old at its end."""
+    bench = Bench(0, 0)
+    bench.clock.set_wall(error_ms)
+    bench.others_ms = [error_ms] * 2
+    bench.later(1)
+    bench.others_ms = []
+    for own_ms in (error_ms, -DAY_MS, 400 * DAY_MS):
+        bench.clock.set_wall(own_ms)
+        bench.later(4)
+        assert (bench.stamp_error_ms, bench.age_error_ms) == (max(0, error_ms), None)
+
+
 def test_the_hour_begins_again_after_a_moment_without_a_majority() -> None:
     bench = Bench(0)
     bench.clock.set_wall(DAY_MS)
