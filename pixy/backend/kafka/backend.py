@@ -58,6 +58,8 @@ from pixy.faults import OnFault, report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 
 _SEARCH_BYTES = 1 << 20
+_LEARNS_S = 1.0
+"""Longest wait for a leader that does not know yet how far its log is committed."""
 
 
 class KafkaBackend:
@@ -200,9 +202,19 @@ class KafkaBackend:
         if offset < 0:
             raise await self._out_of_range(partition, offset)
         try:
-            return await self._fetcher.fetch(partition, offset, max_bytes, max_wait)
+            found = await self._fetcher.fetch(partition, offset, max_bytes, max_wait)
+            if max_wait != 0 or found.next_offset > offset:
+                return found
+            # A leader that has just been elected gives nothing of what is behind the end that it
+            # knows, but refuses to tell that end (KIP-207).
+            end = (await self.offset_ranges(partition.topic, [partition.partition]))[partition.partition].end
+            if end <= offset:
+                return found._replace(high_watermark=end, is_confirmed=True)
+            return await self._fetcher.fetch(partition, offset, max_bytes, _LEARNS_S)
         except OutOfRange:
             raise await self._out_of_range(partition, offset) from None
+        except (UnknownTopic, KeyError):
+            raise UnknownPartition(f"topic {partition.topic} was deleted") from None
 
     async def _out_of_range(self, partition: TopicPartition, offset: int) -> OffsetOutOfRange:
         try:

@@ -325,14 +325,14 @@ class KafkaFetcher:
                 if not max(end, next_offset) <= waiter.offset <= high_watermark:
                     self._queue(waiter)  # there is data at its offset, or it is out of range
                     continue
-                result = FetchResult([], waiter.offset, log_begin, end)
+                result = FetchResult([], waiter.offset, log_begin, end, is_confirmed=False)
             elif end > entry.offset == next_offset:
                 # There is more data than the response had room for.
                 if self._have_patience(waiter, "the broker gives nothing of it"):
                     waiting.append(waiter)
                 continue
             else:
-                result = FetchResult(batches, next_offset, log_begin, end)
+                result = FetchResult(batches, next_offset, log_begin, end, is_confirmed=False)
             waiter.failing_since = None
             if result.next_offset == waiter.offset and (waiter.until is None or waiter.until > now):
                 waiting.append(waiter)

@@ -125,7 +125,7 @@ async def test_readers_ahead_of_the_end_hold_up_no_others_of_their_partition() -
         with pytest.raises(OutOfRange):
             await fetcher.fetch(_T0, 101, 1, None)
         # Each is answered as if it were asked for by itself.
-        assert await fetcher.fetch(_T0, 50, 1, 0.1) == FetchResult([], 50, 0, 1)
+        assert await fetcher.fetch(_T0, 50, 1, 0.1) == FetchResult([], 50, 0, 1, is_confirmed=False)
         brokers.stable = 5
         await until(lambda: [each.done() for each in ahead] == [True] * 3 + [False] * 7)
         brokers.stable = 100
