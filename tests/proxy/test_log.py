@@ -507,15 +507,25 @@ async def test_small_requests_do_not_wait_for_the_checks_of_large_ones() -> None
     assert (await backend.offset_ranges("t"))[0].end == 5005
 
 
-async def test_small_requests_do_not_wait_behind_large_ones_that_wait_for_their_check() -> None:
+async def test_small_requests_do_not_wait_behind_large_ones_that_wait_for_their_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_go = threading.Event()
+    advance = SteppedCheck.advance
+
+    def held(check: SteppedCheck) -> None:
+        assert may_go.wait(60)
+        advance(check)
+
+    monkeypatch.setattr(SteppedCheck, "advance", held)
     large = batch_of(*[b"%040d" % at for at in range(5000)])
     log, backend = await make(room=len(large) * 5 // 2)
     answers = [asyncio.create_task(log.append([PartitionBatches(T0, large)], [])) for _ in range(4)]
-    while log._large_checks.queued < 2 * len(large):  # noqa: ASYNC110 - a pause would miss it
-        await asyncio.sleep(0)
+    await until(lambda: log._large_checks.queued >= 2 * len(large))
     with pytest.raises(Unavailable, match=rf"{2 * len(large)} bytes of batches are being checked"):
         await log.append([PartitionBatches(T0, large)], [])
     assert await append(log) == [Appended(0, None)]
+    may_go.set()
     assert [(await answer)[0].base_offset for answer in answers] == [1, 5001, 10_001, 15_001]
     assert (await backend.offset_ranges("t"))[0].end == 20_001
     assert log.semaphore.acquired == 0
