@@ -7,6 +7,8 @@ from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
 from pixy.cluster import PartitionReplica, problems
+from pixy.cluster.peering import node_peers
+from pixy.cluster.state import FEATURE_LEVEL
 from pixy.config import JournalConfig
 from pixy.errors import CorruptData
 from pixy.inspect import ReadOnlyDisk, check_node
@@ -47,9 +49,32 @@ async def leader_of(cluster: NodeCluster) -> ClusterNode:
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_replica_without_a_piece_of_a_publication_is_unready_and_the_rest_goes_on(
+def test_a_replica_without_a_piece_of_a_publication_fetches_its_files_from_another_one(
     tmp_path: Path, leads: bool
 ) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"first")
+        leader = await leader_of(cluster)
+        victim = next(node for node in cluster.nodes.values() if (node is leader) == leads)
+        lose_pieces(victim)
+        with capture_logs() as logs:
+            assert (await publish_values(cluster[1].backend, 1, {TOPIC: [b"staged"]})).published
+            await until(lambda: any("was copied" in line["event"] for line in logs))
+        await until(lambda: fault_of(victim) is None)
+        await cluster[1].append(b"behind")
+        for node in cluster.nodes.values():
+            assert await node.values() == [b"first", b"staged", b"behind"]
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_without_copies_a_replica_without_a_piece_of_a_publication_is_unready_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    monkeypatch.setattr(node_peers, "COPIES_LEVEL", FEATURE_LEVEL + 1)
+
     async def scenario(cluster: NodeCluster) -> None:
         for topic in ("topic", "other"):
             await cluster[1].backend.create_topic(topic, 1)
