@@ -2,7 +2,9 @@
 
 The transport's buffer is the send queue. While it is above its high-water mark the link counts what
 it adds, and takes no more than `queue_bytes` and `queue_frames`: so sending never blocks, and a
-peer that does not read costs a bounded amount of memory.
+peer that does not read costs a bounded amount of memory. A frame that does not fit passes while at
+most half of the queue is used: else a large one could be dropped at every attempt, because of a
+small one before it.
 
 The first frame of an iteration of the loop is written at once, those that follow in the same
 iteration with one system call at its end. Small frames are written as one piece, large ones as
@@ -213,7 +215,7 @@ class PeerLink(asyncio.BufferedProtocol):
     def _has_room(self, size: int) -> bool:
         queued: int = self._transport.get_write_buffer_size() + self._gathered_bytes
         options = self._options
-        if queued and queued + HEAD_BYTES + size > options.queue_bytes:
+        if queued > options.queue_bytes // 2 and queued + HEAD_BYTES + size > options.queue_bytes:
             return False
         if self._queued_frames >= options.queue_frames:
             return False

@@ -251,15 +251,30 @@ def test_what_is_too_large_is_dropped_and_logged_once() -> None:
     simulate(scenario, options=options)
 
 
-def test_a_frame_above_the_bound_of_the_queue_passes_when_the_queue_is_empty() -> None:
+def test_a_frame_above_the_bound_of_the_queue_passes_while_at_most_half_of_it_is_used() -> None:
     options = PeerOptions(address=LOOPBACK, queue_bytes=1000)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
         assert one.channel.send(2, 1, [b"first of its iteration"])
+        assert one.channel.send(2, 1, [b"small, before a large one"])
         assert one.channel.send(2, 1, [bytes(2000)])
+        assert not one.channel.send(2, 1, [b"behind"])
+        await until(lambda: len(two.messages) == 3)
+
+    simulate(scenario, options=options)
+
+
+def test_a_frame_that_does_not_fit_is_dropped_while_more_than_half_of_the_queue_is_used() -> None:
+    options = PeerOptions(address=LOOPBACK, queue_bytes=1000)
+
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        assert one.channel.send(2, 1, [b"first of its iteration"])
+        assert one.channel.send(2, 1, [bytes(600)])
         assert not one.channel.send(2, 1, [bytes(2000)])
-        await until(lambda: len(two.messages) == 2)
+        assert one.channel.send(2, 1, [b"small"])
+        await until(lambda: len(two.messages) == 3)
 
     simulate(scenario, options=options)
 
