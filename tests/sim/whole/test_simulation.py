@@ -83,7 +83,8 @@ LEAST = {
     "records handed out elsewhere": 500,
     "records in replicas": 1000,
     "refused starts": 1,
-    **{kind.text: 3 for kind in FaultKind},
+    # All clocks jump for one rule alone.
+    **{kind.text: 3 for kind in FaultKind if kind is not FaultKind.JUMP},
 }
 """Least occurrences of each state in all seeds together."""
 
