@@ -207,26 +207,28 @@ class KafkaBackend:
                 return found
             # A leader that has just been elected gives nothing of what is behind the end that it
             # knows, but refuses to tell that end (KIP-207).
-            end = (await self.offset_ranges(partition.topic, [partition.partition]))[partition.partition].end
+            end = (await self._served(partition)).end
             if end <= offset:
                 return found._replace(high_watermark=end, is_confirmed=True)
             return await self._fetcher.fetch(partition, offset, max_bytes, _LEARNS_S)
         except OutOfRange:
             raise await self._out_of_range(partition, offset) from None
-        except (UnknownTopic, KeyError):
-            raise UnknownPartition(f"topic {partition.topic} was deleted") from None
 
     async def _out_of_range(self, partition: TopicPartition, offset: int) -> OffsetOutOfRange:
-        try:
-            served = (await list_ranges(self._client, partition.topic))[partition.partition]
-        except (UnknownTopic, KeyError):
-            raise UnknownPartition(f"topic {partition.topic} was deleted") from None
+        served = await self._served(partition)
         return OffsetOutOfRange(
             f"offset {offset} of {partition.topic}-{partition.partition} is out of range: "
             f"{served.begin} to {served.end} are served",
             served.begin,
             served.end,
         )
+
+    async def _served(self, partition: TopicPartition) -> OffsetRange:
+        topic, number = partition
+        try:
+            return (await list_ranges(self._client, topic, [number]))[number]
+        except (UnknownTopic, KeyError):
+            raise UnknownPartition(f"topic {topic} was deleted") from None
 
     async def offset_ranges(
         self, topic: str, partitions: Collection[int] | None = None
