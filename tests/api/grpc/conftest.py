@@ -45,10 +45,6 @@ CONFIG = Config(
 )
 
 
-QUICK_POLLS = pytest.mark.parametrize("served", [2], indirect=True, ids=["quick-polls"])
-"""For tests of polls that find nothing: the others wait for long, as a busy machine may."""
-
-
 class ServedNode:
     """The server, its one proxy and backend, its address, and the bugs reported."""
 

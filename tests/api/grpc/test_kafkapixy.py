@@ -13,7 +13,8 @@ from pixy.consume import ConsumeRequest, Offer
 from pixy.errors import PixyError
 from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
-from tests.api.grpc.conftest import QUICK_POLLS, ServedNode
+from tests.api.grpc.conftest import ServedNode
+from tests.api.quick_polls import QUICK_POLLS
 from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import until
 

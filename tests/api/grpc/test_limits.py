@@ -18,7 +18,7 @@ from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
-from tests.api.grpc.conftest import QUICK_POLLS
+from tests.api.quick_polls import QUICK_POLLS
 from tests.fakes.waiting import until
 
 if TYPE_CHECKING:

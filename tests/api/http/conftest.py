@@ -23,10 +23,6 @@ CONFIG = Config(
 )
 
 
-QUICK_POLLS = pytest.mark.parametrize("served", [2], indirect=True, ids=["quick-polls"])
-"""For tests of polls that find nothing: the others wait for long, as a busy machine may."""
-
-
 @pytest.fixture
 async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ServedHttp]:
     backend = make_embedded(tmp_path / "data", storage=replace(StorageConfig(), tail_cache_bytes=0))

@@ -10,7 +10,8 @@ import pytest
 from pixy.backend import TopicDescription
 from pixy.config import ConsumerConfig, GrpcConfig, ProxyConfig
 from pixy.errors import Internal
-from tests.api.http.conftest import CONFIG, QUICK_POLLS
+from tests.api.http.conftest import CONFIG
+from tests.api.quick_polls import QUICK_POLLS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.http_server import ServedHttp, serve_http
 from tests.fakes.steps import count_turns

@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from pixy.api.http.v1 import openapi_document
 from pixy.http1.head import parse_head
-from tests.api.http.conftest import CONFIG, QUICK_POLLS
+from tests.api.http.conftest import CONFIG
 from tests.api.http.openapi_client import ApiError, OpenApiClient
+from tests.api.quick_polls import QUICK_POLLS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.http_server import ServedHttp, serve_http
 from tests.fakes.waiting import until
