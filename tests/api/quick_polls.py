@@ -1,4 +1,4 @@
-"""How long polls wait in the tests of the APIs."""
+"""Durations of polls in the tests of the APIs."""
 
 import pytest
 
