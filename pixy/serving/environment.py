@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pixy.aio.tasks import Tasks
 from pixy.clock import Clock
+from pixy.serving.busy_poll import BusyPoll
 from pixy.serving.client_ends import ClientEnds
 from pixy.serving.counters import Totals
 from pixy.serving.fair_scheduler import FairScheduler
@@ -114,6 +115,7 @@ class Environment:
         self._unserved: list[tuple[Gathered, bytes]] = []
         self._unflushed: list[Gathered] = []
         self._end_scheduled = False
+        self._busy_poll = BusyPoll()
 
     def note(self, bug: BaseException) -> None:
         """Count and report a bug. It must end nothing but a call or a connection."""
@@ -143,6 +145,8 @@ class Environment:
         self._loop.call_soon(self._end_iteration)
 
     def _end_iteration(self) -> None:
+        if self._busy_poll.active and self._unserved:
+            self._busy_poll.found()
         self.serve_now()
         # Answers to it are written here; what receipts cause, in the next iteration.
         self._end_scheduled = False
@@ -155,3 +159,5 @@ class Environment:
             ended = self.monotonic()
             connection.charge(ended - begun)
             begun = ended
+        if len(connections) == 1:
+            self._busy_poll.answered()
