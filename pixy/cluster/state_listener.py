@@ -2,7 +2,8 @@
 
     applied                                  then
     ---------------------------------------  -------------------------------------------------------
-    a topic is new, or has changed           partitions and observer are told
+    a topic is new, or has changed, also by  partitions and observer are told
+    moves
     a topic is deleted                       the same; proposals to it end, and offsets in it are to
                                              be forgotten
     a node is new, has another address, or   connections are opened or closed
@@ -31,7 +32,15 @@ from pixy.cluster.log import NodeLog, NodeObserver, StateReplica
 from pixy.cluster.peering import NodePeers, ProposalForwarder
 from pixy.cluster.publications import StagingRouter
 from pixy.cluster.replicas import CommandProposals, Partitions, StateGroups
-from pixy.cluster.state import DeletedTopic, Forgotten, GroupsChanged, GroupsState, LeftNode, Topic
+from pixy.cluster.state import (
+    DeletedTopic,
+    Forgotten,
+    GroupsChanged,
+    GroupsState,
+    LeftNode,
+    MovesChanged,
+    Topic,
+)
 from pixy.errors import UnknownPartition
 from pixy.raft import Entry
 
@@ -102,7 +111,7 @@ class StateListener:
             self._topic_changed(result)
         elif isinstance(result, DeletedTopic):
             self._topic_deleted(result.topic)
-        elif isinstance(result, LeftNode):
+        elif isinstance(result, (LeftNode, MovesChanged)):
             for topic in result.topics:
                 self._topic_changed(topic)
         elif replica.machine is self._state_groups.sinks:

@@ -11,6 +11,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -21,6 +22,49 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _MoveReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MoveReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MoveReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MOVE_REASON_UNSPECIFIED: _MoveReason.ValueType  # 0
+    MOVE_REASON_RAISE: _MoveReason.ValueType  # 1
+    """Fewer replicas than the replication of the topic."""
+    MOVE_REASON_REPLACE: _MoveReason.ValueType  # 2
+    """A node has been away for too long."""
+    MOVE_REASON_DRAIN: _MoveReason.ValueType  # 3
+    """A node is drained, or removed."""
+    MOVE_REASON_REMOVE: _MoveReason.ValueType  # 4
+    MOVE_REASON_MOVE: _MoveReason.ValueType  # 5
+    """A client names the nodes."""
+    MOVE_REASON_REBALANCE: _MoveReason.ValueType  # 6
+    """Nodes have unequal numbers of replicas."""
+    MOVE_REASON_LOWER: _MoveReason.ValueType  # 7
+    """More replicas than the replication of the topic."""
+    MOVE_REASON_CANCEL: _MoveReason.ValueType  # 8
+    """Back to the replicas that serve."""
+
+class MoveReason(_MoveReason, metaclass=_MoveReasonEnumTypeWrapper): ...
+
+MOVE_REASON_UNSPECIFIED: MoveReason.ValueType  # 0
+MOVE_REASON_RAISE: MoveReason.ValueType  # 1
+"""Fewer replicas than the replication of the topic."""
+MOVE_REASON_REPLACE: MoveReason.ValueType  # 2
+"""A node has been away for too long."""
+MOVE_REASON_DRAIN: MoveReason.ValueType  # 3
+"""A node is drained, or removed."""
+MOVE_REASON_REMOVE: MoveReason.ValueType  # 4
+MOVE_REASON_MOVE: MoveReason.ValueType  # 5
+"""A client names the nodes."""
+MOVE_REASON_REBALANCE: MoveReason.ValueType  # 6
+"""Nodes have unequal numbers of replicas."""
+MOVE_REASON_LOWER: MoveReason.ValueType  # 7
+"""More replicas than the replication of the topic."""
+MOVE_REASON_CANCEL: MoveReason.ValueType  # 8
+"""Back to the replicas that serve."""
+Global___MoveReason: _TypeAlias = MoveReason  # noqa: Y015
 
 @_typing.final
 class NodeIdentity(_message.Message):
@@ -397,6 +441,9 @@ class MetadataCommand(_message.Message):
     START_NODE_FIELD_NUMBER: _builtins.int
     REMOVE_NODE_FIELD_NUMBER: _builtins.int
     FORGET_NODE_FIELD_NUMBER: _builtins.int
+    DRAIN_NODE_FIELD_NUMBER: _builtins.int
+    BEGIN_MOVES_FIELD_NUMBER: _builtins.int
+    END_MOVES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def init_cluster(self) -> Global___InitCluster: ...
     @_builtins.property
@@ -413,6 +460,12 @@ class MetadataCommand(_message.Message):
     def remove_node(self) -> Global___RemoveNode: ...
     @_builtins.property
     def forget_node(self) -> Global___ForgetNode: ...
+    @_builtins.property
+    def drain_node(self) -> Global___DrainNode: ...
+    @_builtins.property
+    def begin_moves(self) -> Global___BeginMoves: ...
+    @_builtins.property
+    def end_moves(self) -> Global___EndMoves: ...
     def __init__(
         self,
         *,
@@ -424,12 +477,15 @@ class MetadataCommand(_message.Message):
         start_node: Global___StartNode | None = ...,
         remove_node: Global___RemoveNode | None = ...,
         forget_node: Global___ForgetNode | None = ...,
+        drain_node: Global___DrainNode | None = ...,
+        begin_moves: Global___BeginMoves | None = ...,
+        end_moves: Global___EndMoves | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "begin_moves", b"begin_moves", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "drain_node", b"drain_node", "end_moves", b"end_moves", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "begin_moves", b"begin_moves", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "drain_node", b"drain_node", "end_moves", b"end_moves", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["init_cluster", "create_topic", "alter_topic", "delete_topic", "register_node", "start_node", "remove_node", "forget_node"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["init_cluster", "create_topic", "alter_topic", "delete_topic", "register_node", "start_node", "remove_node", "forget_node", "drain_node", "begin_moves", "end_moves"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -484,6 +540,7 @@ class NodeRecord(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     LARGEST_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     secret: _builtins.bytes
     """16 random bytes; with the id they are the node's identity."""
@@ -509,6 +566,8 @@ class NodeRecord(_message.Message):
     not tell.
     """
     largest_message_bytes: _builtins.int
+    draining: _builtins.bool
+    """Gets no replicas, and gives those that it has to other nodes."""
     def __init__(
         self,
         *,
@@ -525,10 +584,11 @@ class NodeRecord(_message.Message):
         lost: _builtins.bool = ...,
         max_message_bytes: _builtins.int = ...,
         largest_message_bytes: _builtins.int = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "largest_message_bytes", b"largest_message_bytes", "lost", b"lost", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "largest_message_bytes", b"largest_message_bytes", "lost", b"lost", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -635,7 +695,12 @@ class RemoveNode(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     STAYING_FIELD_NUMBER: _builtins.int
+    MOVES_REPLICAS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
+    moves_replicas: _builtins.bool
+    """Its replicas stay in the lists of partitions until their moves away have ended. Otherwise, as in
+    earlier releases, the lists are without them at once.
+    """
     @_builtins.property
     def staying(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The nodes that were to stay when it was checked that they can do without this one: refused if one
@@ -647,10 +712,11 @@ class RemoveNode(_message.Message):
         *,
         node_id: _builtins.int = ...,
         staying: _abc.Iterable[_builtins.int] | None = ...,
+        moves_replicas: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "staying", b"staying"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves_replicas", b"moves_replicas", "node_id", b"node_id", "staying", b"staying"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -676,6 +742,123 @@ class ForgetNode(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForgetNode: _TypeAlias = ForgetNode  # noqa: Y015
+
+@_typing.final
+class DrainNode(_message.Message):
+    """A node gives its replicas away, or no longer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    draining: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        draining: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNode: _TypeAlias = DrainNode  # noqa: Y015
+
+@_typing.final
+class PartitionMove(_message.Message):
+    """One partition of a command about moves, as its proposer saw it. Left out if it is another by now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    raft_group: _builtins.int
+    placement: _builtins.int
+    """Number of moves of the partition that have ended."""
+    plan: _builtins.int
+    """Plan of the move under way, 0 for none."""
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Nodes of its replicas after the move; the first one is preferred as leader."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        raft_group: _builtins.int = ...,
+        placement: _builtins.int = ...,
+        plan: _builtins.int = ...,
+        target: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "placement", b"placement", "plan", b"plan", "raft_group", b"raft_group", "target", b"target", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionMove: _TypeAlias = PartitionMove  # noqa: Y015
+
+@_typing.final
+class BeginMoves(_message.Message):
+    """Replicas are to move. Moves under way get other targets. The number of the plan is the result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    reason: Global___MoveReason.ValueType
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMove]: ...
+    def __init__(
+        self,
+        *,
+        reason: Global___MoveReason.ValueType = ...,
+        moves: _abc.Iterable[Global___PartitionMove] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginMoves: _TypeAlias = BeginMoves  # noqa: Y015
+
+@_typing.final
+class EndMoves(_message.Message):
+    """Moves have ended: their targets are the replicas. Proposed by the leader of each partition, whose
+    voters the target is.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMove]: ...
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___PartitionMove] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndMoves: _TypeAlias = EndMoves  # noqa: Y015
 
 @_typing.final
 class CreateTopic(_message.Message):
@@ -849,21 +1032,25 @@ class ClusterRecord(_message.Message):
     GROUPS_COUNT_FIELD_NUMBER: _builtins.int
     NEXT_RAFT_GROUP_FIELD_NUMBER: _builtins.int
     NEXT_NODE_ID_FIELD_NUMBER: _builtins.int
+    NEXT_PLAN_FIELD_NUMBER: _builtins.int
     groups_count: _builtins.int
     next_raft_group: _builtins.int
     """Raft group of the next partition; ids are never reused."""
     next_node_id: _builtins.int
     """Id of the next node; ids are never reused. 0 in checkpoints of releases without nodes."""
+    next_plan: _builtins.int
+    """Number of the next plan of moves; numbers are never reused. 0 before the first one."""
     def __init__(
         self,
         *,
         groups_count: _builtins.int = ...,
         next_raft_group: _builtins.int = ...,
         next_node_id: _builtins.int = ...,
+        next_plan: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups_count", b"groups_count", "next_node_id", b"next_node_id", "next_raft_group", b"next_raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups_count", b"groups_count", "next_node_id", b"next_node_id", "next_plan", b"next_plan", "next_raft_group", b"next_raft_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -903,6 +1090,7 @@ class TopicRecord(_message.Message):
     REPLICA_SETS_FIELD_NUMBER: _builtins.int
     REPLICA_SET_FIELD_NUMBER: _builtins.int
     ALTERATIONS_FIELD_NUMBER: _builtins.int
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     changes: _builtins.int
@@ -923,6 +1111,10 @@ class TopicRecord(_message.Message):
 
     @_builtins.property
     def replica_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionPlacement]:
+        """Partitions that have moved, or move."""
+
     def __init__(
         self,
         *,
@@ -934,14 +1126,49 @@ class TopicRecord(_message.Message):
         replica_sets: _abc.Iterable[Global___ReplicaSet] | None = ...,
         replica_set: _abc.Iterable[_builtins.int] | None = ...,
         alterations: _builtins.int = ...,
+        placements: _abc.Iterable[Global___PartitionPlacement] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alterations", b"alterations", "changes", b"changes", "config", b"config", "name", b"name", "raft_groups", b"raft_groups", "replica_set", b"replica_set", "replica_sets", b"replica_sets", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alterations", b"alterations", "changes", b"changes", "config", b"config", "name", b"name", "placements", b"placements", "raft_groups", b"raft_groups", "replica_set", b"replica_set", "replica_sets", b"replica_sets", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicRecord: _TypeAlias = TopicRecord  # noqa: Y015
+
+@_typing.final
+class PartitionPlacement(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    placement: _builtins.int
+    """Number of moves that have ended."""
+    plan: _builtins.int
+    """The move under way; without a target there is none."""
+    reason: Global___MoveReason.ValueType
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        placement: _builtins.int = ...,
+        plan: _builtins.int = ...,
+        reason: Global___MoveReason.ValueType = ...,
+        target: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "placement", b"placement", "plan", b"plan", "reason", b"reason", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionPlacement: _TypeAlias = PartitionPlacement  # noqa: Y015
 
 @_typing.final
 class ReplicaSet(_message.Message):

@@ -8,6 +8,8 @@ What can be judged by a command alone is in `command_rules`. This depends on oth
     decides
     ForgetNode            if this node does not reach the node
     RemoveNode            if the raft groups can do without the node; with the nodes that stay
+    DrainNode             if all nodes know the command, as the next two
+    BeginMoves, EndMoves
     PublishStages, not    if the sender has the only replica of each partition whose topic is there
     replicated
     FinishPublications    with those publications that the sender rolls forward: not replicated, and
@@ -33,7 +35,9 @@ from pixy.cluster.log import PartitionReplica
 from pixy.cluster.replicas import Partitions
 from pixy.cluster.state import (
     METADATA_GROUP,
+    MOVES_LEVEL,
     SINKS_GROUP,
+    WHY_NO_MOVES,
     ClusterLimits,
     SinksState,
     decoded,
@@ -161,6 +165,8 @@ class ForwardedCommands:
                     raise VoidEntry(f"node {node_id} is running: only a lost node can be forgotten")
             case "remove_node" if (node := nodes.get(command.remove_node.node_id)) and not node.removed:
                 return None
+            case "drain_node" | "begin_moves" | "end_moves" if self._limits.feature_level() < MOVES_LEVEL:
+                raise VoidEntry(WHY_NO_MOVES)
             case "create_topic" if self._are_misnamed([(created.name, created.topic_id)]):
                 # To delete one of them would forget the offsets of both.
                 raise VoidEntry(f"the id of topic {created.name} is another one's")

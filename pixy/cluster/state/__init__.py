@@ -25,10 +25,10 @@ from pixy.cluster.state.join_request_checks import check_join, check_joined, che
 from pixy.cluster.state.metadata import (
     METADATA_GROUP,
     PARTITIONS_MAX,
+    WHY_NO_MOVES,
     DeletedTopic,
     LeftNode,
     MetadataState,
-    Topic,
 )
 from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.nodes import (
@@ -37,6 +37,7 @@ from pixy.cluster.state.nodes import (
     FEATURE_LEVEL,
     FIRST_NODE,
     IDENTITY_LEVEL,
+    MOVES_LEVEL,
     NODES_MAX,
     PLACEMENT_LEVEL,
     REMOVING_LEVEL,
@@ -50,11 +51,13 @@ from pixy.cluster.state.nodes import (
     why_left,
     why_older,
 )
+from pixy.cluster.state.partition_moves import MOVES_MAX, MovesChanged
 from pixy.cluster.state.piece_checks import CALL_PIECES_MAX, PIECE_BYTES_MAX, PiecesCheck
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.publication_parts import PartKey, part_commands
 from pixy.cluster.state.publications import SINKS_GROUP, SINKS_MAX, Finished, Publication, SinksState
 from pixy.cluster.state.stage_table import GoneStages, ReplicatedStage, merged_parts
+from pixy.cluster.state.topic import Move, Topic
 from pixy.cluster.state.topic_commands import (
     alter_command,
     create_command,
@@ -72,6 +75,8 @@ __all__ = [
     "FIRST_NODE",
     "IDENTITY_LEVEL",
     "METADATA_GROUP",
+    "MOVES_LEVEL",
+    "MOVES_MAX",
     "NODES_MAX",
     "PARTITIONS_MAX",
     "PIECE_BYTES_MAX",
@@ -81,6 +86,7 @@ __all__ = [
     "SEEN_LEVEL",
     "SINKS_GROUP",
     "SINKS_MAX",
+    "WHY_NO_MOVES",
     "ClusterLimits",
     "DeletedTopic",
     "ElementMaxima",
@@ -94,6 +100,8 @@ __all__ = [
     "MemberId",
     "Membership",
     "MetadataState",
+    "Move",
+    "MovesChanged",
     "NodeInfo",
     "Owners",
     "PartKey",

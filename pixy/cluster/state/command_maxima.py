@@ -14,6 +14,7 @@ from google.protobuf.descriptor import Descriptor
 from pixy.cluster.state.element_maxima import ElementMaxima
 from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.state.nodes import NODES_MAX
+from pixy.cluster.state.partition_moves import MOVES_MAX
 from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
@@ -39,6 +40,9 @@ ELEMENTS_MAX: Mapping[str, int] = {
     "CreateTopic.unreachable_nodes": NODES_MAX,
     "AlterTopic.unreachable_nodes": NODES_MAX,
     "RemoveNode.staying": NODES_MAX,
+    "BeginMoves.moves": MOVES_MAX,
+    "EndMoves.moves": MOVES_MAX,
+    "PartitionMove.target": 10 * MOVES_MAX,
     "PublishStages.stage_ids": _STAGES,
     "PublishStages.parts": _PARTITIONS,
     "FinishPublications.publications": _PARTITIONS,

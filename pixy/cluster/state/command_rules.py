@@ -15,6 +15,9 @@ other nodes send in the same way, since whatever is in the log is applied by all
     StartNode           of the sender itself
     RemoveNode          of a node that the raft groups can do without (*)
     ForgetNode          of a node that cannot be reached (*)
+    DrainNode           once all nodes know moves (*)
+    BeginMoves          the same
+    EndMoves            the same
 
     sinks
     ------------------  ----------------------------------------------------------------------------
@@ -69,6 +72,7 @@ from pixy.multiraft import MESSAGE_BYTES_MAX
 from pixy.proto.state_pb2 import (
     AddPiece,
     AlterTopic,
+    BeginMoves,
     CommitOffsets,
     CommittedOffset,
     CreateTopic,
@@ -76,6 +80,7 @@ from pixy.proto.state_pb2 import (
     DeleteOffsets,
     DeleteTopic,
     DiscardStages,
+    EndMoves,
     ExpelProcess,
     GroupsCommand,
     InitCluster,
@@ -84,6 +89,7 @@ from pixy.proto.state_pb2 import (
     MetadataCommand,
     OpenStage,
     PartitionCommand,
+    PartitionMove,
     PiecePart,
     PublicationPart,
     PublishParts,
@@ -175,7 +181,7 @@ def _topic_id(topic_id: bytes, *, may_be_empty: bool = False) -> None:
     _require(len(topic_id) == _ID_BYTES, f"a topic id of {len(topic_id)} bytes, {_ID_BYTES} are expected")
 
 
-def _partitions(parts: Iterable[PublicationPart | PiecePart | CommittedOffset]) -> None:
+def _partitions(parts: Iterable[PublicationPart | PiecePart | CommittedOffset | PartitionMove]) -> None:
     for topic, topic_id in {(part.topic, part.topic_id) for part in parts}:
         check_topic_name(topic)
         _topic_id(topic_id)
@@ -233,6 +239,24 @@ def _start_node(command: StartNode, sender: Sender) -> None:
     _require(command.feature_level <= LEVEL_MAX, f"a start with feature level {command.feature_level}")
     size = command.max_message_bytes
     _require(size <= MESSAGE_BYTES_MAX, f"a start with messages of {size} bytes")
+
+
+def _begin_moves(command: BeginMoves, _: Sender) -> None:
+    _moves(command.moves)
+
+
+def _end_moves(command: EndMoves, _: Sender) -> None:
+    _moves(command.moves)
+    _require(all(each.plan for each in command.moves), "the end of a move that has not begun")
+
+
+def _moves(moves: Iterable[PartitionMove]) -> None:
+    _partitions(moves)
+    for each in moves:
+        _require(
+            0 < len(each.target) == len({*each.target}) and min(each.target) > 0,
+            f"a move to nodes {list(each.target)[:10]}",
+        )
 
 
 # --- sinks ----------------------------------------------------------------------------------------
@@ -368,6 +392,9 @@ RULES: Mapping[type[Message], Mapping[str, Rule]] = {
         "start_node": Rule(_start_node),
         "remove_node": _ANY,
         "forget_node": _ANY,
+        "drain_node": _ANY,
+        "begin_moves": Rule(_begin_moves),
+        "end_moves": Rule(_end_moves),
     },
     SinksCommand: {
         "publish_stages": Rule(_publish_stages),

@@ -4,19 +4,22 @@ partition.
 Pure and deterministic: every replica that applies the same commands has the same state. Ids of
 nodes, topics and raft groups are never reused.
 
-Replicas of a partition are placed when it is created (`placement`), and lose nodes that leave.
-Nodes that come later do not change them.
+Replicas of a partition are placed when it is created (`placement`), move on command
+(`partition_moves`), and lose nodes that are lost. So do they nodes that leave, while a node knows
+no moves.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
 from pixy.cluster.state.commands import decoded
 from pixy.cluster.state.newer_command import newer_command
-from pixy.cluster.state.nodes import FIRST_NODE, NodeInfo, NodeTable, node_record
-from pixy.cluster.state.placement import ReplicaCounts, ReplicaSets, place, replication_of
+from pixy.cluster.state.nodes import FIRST_NODE, MOVES_LEVEL, NodeInfo, NodeTable, node_record
+from pixy.cluster.state.partition_moves import MovesChanged, begun, ended
+from pixy.cluster.state.placement import ReplicaCounts, place, replication_of
+from pixy.cluster.state.topic import Topic, check_restored_topic, topic_of
 from pixy.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -30,14 +33,17 @@ from pixy.errors import (
 from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import (
     AlterTopic,
+    BeginMoves,
     ClusterRecord,
     CreateTopic,
     DeleteTopic,
+    DrainNode,
+    EndMoves,
     InitCluster,
     MetadataCommand,
     NodeRecord,
     RegisterNode,
-    ReplicaSet,
+    RemoveNode,
     TopicRecord,
 )
 from pixy.records import check_topic_name
@@ -45,38 +51,19 @@ from pixy.records import check_topic_name
 METADATA_GROUP = 1
 """The raft group of this state machine."""
 
+WHY_NO_MOVES = "a node of the cluster has an older release: replicas can move once all have this one"
+"""Reason to refuse a command about moves."""
 
 PARTITIONS_MAX = 10_000
 _GROUPS_MAX = 800
 """State groups of consumer groups; that of sinks has the number 900."""
 _RAFT_GROUP_MAX = 2**53
 _NODE_ID_MAX = 2**30
-_VERSION_MAX = 2**30
+_PLAN_MAX = 2**53
 """Beyond these no cluster gets, and what is stored has room for more."""
 _CLUSTER_KEY = b"cluster"
 _NODE_KEY = b"node/"
 _TOPIC_KEY = b"topic/"
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """One topic.
-
-    Attributes:
-        version: 1 at creation, raised by every change of partitions and options.
-        raft_groups: raft group of each partition, by its number.
-        replicas: nodes of each partition, by its number; the first one is preferred as leader.
-        alterations: commands to change partitions and options, also those that changed nothing;
-            others than those that name it are not counted.
-    """
-
-    name: str
-    topic_id: bytes
-    version: int
-    config: Mapping[str, str]
-    raft_groups: tuple[int, ...]
-    replicas: ReplicaSets = ()
-    alterations: int = 0
 
 
 def check_partitions(count: int) -> None:
@@ -102,7 +89,7 @@ class LeftNode(NamedTuple):
     topics: tuple[Topic, ...]
 
 
-MetadataResult = Topic | DeletedTopic | LeftNode | int | PixyError | None
+MetadataResult = Topic | DeletedTopic | LeftNode | MovesChanged | int | PixyError | None
 """Result of a command; the number is the id of a registered node."""
 
 
@@ -115,16 +102,18 @@ class MetadataState:
         topics: by name.
         next_raft_group: raft group of the next partition. Invariant: above every raft group ever
             assigned.
+        next_plan: number of the next plan of moves. Invariant: above every number ever given.
         partitions: number of partitions of all topics. Invariant: their sum.
     """
 
     def __init__(self) -> None:
         self.groups_count = 0
         self.next_raft_group = FIRST_PARTITION_GROUP
+        self.next_plan = 1
         self.topics: dict[str, Topic] = {}
         self.partitions = 0
         self._table = NodeTable()
-        # Invariant: they count the replicas of `topics`.
+        # Invariant: they count the replicas of `topics`, as of the end of all moves.
         self._counts = ReplicaCounts()
 
     @property
@@ -197,15 +186,30 @@ class MetadataState:
                 result = self._alter_topic(command.alter_topic)
             case "delete_topic":
                 result = self._delete_topic(command.delete_topic)
+            case _:
+                result = self._apply_to_nodes(command)
+        return result
+
+    def _apply_to_nodes(self, command: MetadataCommand) -> MetadataResult:
+        """Apply a command about nodes, or moves between them."""
+        result: MetadataResult = None
+        match command.WhichOneof("command"):
             case "register_node":
                 result = self._table.register(command.register_node)
             case "start_node":
                 result = self._table.start(command.start_node)
             case "remove_node":
-                removal = command.remove_node
-                result = self._remove_node(removal.node_id, lost=False, staying=removal.staying)
+                result = self._remove_node(command.remove_node)
             case "forget_node":
-                result = self._remove_node(command.forget_node.node_id, lost=True)
+                result = self._forget_node(command.forget_node.node_id)
+            case "drain_node" | "begin_moves" | "end_moves" if self.feature_level < MOVES_LEVEL:
+                result = FailedPrecondition(WHY_NO_MOVES)
+            case "drain_node":
+                result = self._drain_node(command.drain_node)
+            case "begin_moves":
+                result = self._begin_moves(command.begin_moves)
+            case "end_moves":
+                result = self._end_moves(command.end_moves)
             case _:
                 raise newer_command("state group metadata")
         return result
@@ -219,6 +223,7 @@ class MetadataState:
             groups_count=self.groups_count,
             next_raft_group=self.next_raft_group,
             next_node_id=self._table.next_node_id,
+            next_plan=0 if self.next_plan == 1 else self.next_plan,
         )
         return _records(cluster, self.nodes, list(self.topics.values()))
 
@@ -234,14 +239,15 @@ class MetadataState:
             if key == _CLUSTER_KEY:
                 cluster = ClusterRecord.FromString(value)
                 self.groups_count, self.next_raft_group = cluster.groups_count, cluster.next_raft_group
+                self.next_plan = cluster.next_plan or 1
                 self._table.next_node_id = max(self._table.next_node_id, cluster.next_node_id)
             elif key.startswith(_NODE_KEY):
                 self._table.restore(NodeRecord.FromString(value))
             else:
-                topic = _topic_of(TopicRecord.FromString(value))
+                topic = topic_of(TopicRecord.FromString(value))
                 self.topics[topic.name] = topic
                 self.partitions += len(topic.raft_groups)
-                self._counts.add(topic.replicas)
+                self._counts.add(topic.placed)
         _check_restored(self)
 
     def _init_cluster(self, command: InitCluster) -> PixyError | None:
@@ -308,7 +314,7 @@ class MetadataState:
         if isinstance(topic, UnknownTopic):
             return topic
         del self.topics[command.name]
-        self._counts.remove(topic.replicas)
+        self._counts.remove(topic.placed)
         self.partitions -= len(topic.raft_groups)
         return DeletedTopic(topic)
 
@@ -344,52 +350,88 @@ class MetadataState:
         self.next_raft_group += count
         self.partitions += count
         replication = replication_of(topic.config)
-        placed = place(count, replication, self.started, self._counts, topic.replicas, {*unreachable})
+        nodes = self._table.placeable()
+        placed = place(count, replication, nodes, self._counts, topic.placed, {*unreachable})
         self._counts.add(placed)
         raft_groups = (*topic.raft_groups, *range(first, self.next_raft_group))
         return replace(topic, raft_groups=raft_groups, replicas=topic.replicas + placed)
 
-    def _remove_node(
-        self, node_id: int, *, lost: bool, staying: Iterable[int] = ()
-    ) -> LeftNode | PixyError | None:
-        """A node leaves; it keeps replicas that no other node has."""
+    # --- nodes that leave, and moves --------------------------------------------------------------
+
+    def _remove_node(self, command: RemoveNode) -> LeftNode | PixyError | None:
+        """A node leaves; refused while it has replicas that no other node has."""
+        node_id = command.node_id
         node = self._table.leaving(node_id)
         if isinstance(node, PixyError):
             return node
-        if node.lost or (node.removed and not lost):
+        if node.removed:
             return None
-        left_meanwhile = sorted({*staying} - {*self.registered})
+        left_meanwhile = sorted({*command.staying} - {*self.registered})
         if left_meanwhile:
             return FailedPrecondition(
                 f"node {node_id} stays: node {left_meanwhile[0]} has left since it was checked that the others can do "
                 "without it; ask again"
             )
         alone = (node_id,)
-        if not lost:
-            for topic in self.topics.values():
-                if alone in topic.replicas:
-                    return FailedPrecondition(
-                        f"node {node_id} has the only replica of partition {topic.replicas.index(alone)} of topic {topic.name}"
-                    )
-        left = self._table.remove(node, lost=lost)
-        changed = [
-            self._without(topic, node_id)
+        for topic in self.topics.values():
+            if alone in topic.replicas:
+                return FailedPrecondition(
+                    f"node {node_id} has the only replica of partition {topic.replicas.index(alone)} of topic {topic.name}"
+                )
+        left = self._table.remove(node, lost=False)
+        if not command.moves_replicas:
+            return LeftNode(left, self._without(node_id))
+        plan = self.next_plan
+        topics = [
+            topic.moved_from(node_id, plan)
             for topic in self.topics.values()
-            if node_id in chain.from_iterable(set(topic.replicas) - {alone})
+            if node_id in chain.from_iterable({*topic.placed})
         ]
-        self.topics |= {topic.name: topic for topic in changed}
-        return LeftNode(left, tuple(changed))
+        if topics:
+            self.next_plan += 1
+        return LeftNode(left, self._replaced(topics))
 
-    def _without(self, topic: Topic, node_id: int) -> Topic:
-        """A topic without the replicas on a node, except those that are the only ones."""
-        left = {
-            replicas: tuple([node for node in replicas if node != node_id]) or replicas
-            for replicas in set(topic.replicas)
-        }
-        replicas = tuple([left[replicas] for replicas in topic.replicas])
-        self._counts.remove(topic.replicas)
-        self._counts.add(replicas)
-        return replace(topic, replicas=replicas)
+    def _forget_node(self, node_id: int) -> LeftNode | PixyError | None:
+        """A node is lost; it keeps replicas that no other node has."""
+        node = self._table.leaving(node_id)
+        if isinstance(node, PixyError):
+            return node
+        if node.lost:
+            return None
+        return LeftNode(self._table.remove(node, lost=True), self._without(node_id))
+
+    def _without(self, node_id: int) -> tuple[Topic, ...]:
+        """Take a node out of all replicas and targets."""
+        topics = [
+            changed
+            for topic in self.topics.values()
+            if node_id in chain.from_iterable({*topic.replicas, *topic.placed})
+            and (changed := topic.without(node_id)) != topic
+        ]
+        return self._replaced(topics)
+
+    def _drain_node(self, command: DrainNode) -> PixyError | None:
+        return self._table.drain(command.node_id, draining=command.draining)
+
+    def _begin_moves(self, command: BeginMoves) -> MovesChanged:
+        result = begun(command, self.topics, self.started, self.next_plan)
+        if result.topics:
+            self.next_plan += 1
+        self._replaced(result.topics)
+        return result
+
+    def _end_moves(self, command: EndMoves) -> MovesChanged:
+        result = ended(command, self.topics)
+        self._replaced(result.topics)
+        return result
+
+    def _replaced(self, topics: Iterable[Topic]) -> tuple[Topic, ...]:
+        """Put topics with other replicas or moves in the place of the present ones."""
+        for topic in topics:
+            self._counts.remove(self.topics[topic.name].placed)
+            self._counts.add(topic.placed)
+            self.topics[topic.name] = topic
+        return tuple(topics)
 
 
 def _records(
@@ -399,18 +441,7 @@ def _records(
     for node in nodes.values():
         yield _NODE_KEY + b"%d" % node.node_id, node_record(node).SerializeToString()
     for topic in topics:
-        sets = {replicas: number for number, replicas in enumerate(dict.fromkeys(topic.replicas))}
-        record = TopicRecord(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            config=topic.config,
-            changes=topic.version - 1,
-            raft_groups=topic.raft_groups,
-            replica_sets=[ReplicaSet(node_ids=replicas) for replicas in sets],
-            replica_set=[sets[replicas] for replicas in topic.replicas],
-            alterations=topic.alterations,
-        )
-        yield _TOPIC_KEY + topic.name.encode(), record.SerializeToString()
+        yield _TOPIC_KEY + topic.name.encode(), topic.record().SerializeToString()
 
 
 def _check_restored(state: MetadataState) -> None:
@@ -422,41 +453,11 @@ def _check_restored(state: MetadataState) -> None:
     ids = [*state.nodes, state.next_node_id]
     if not all(0 < each <= _NODE_ID_MAX for each in ids):
         raise ValueError(f"nodes {ids[:-1]}, node {ids[-1]} is the next one")
+    if not 0 < state.next_plan <= _PLAN_MAX:
+        raise ValueError(f"plan {state.next_plan} is the next one")
     seen: set[int] = set()
     for topic in state.topics.values():
-        check_topic_name(topic.name)
-        versions = (topic.version, topic.alterations + 1)
-        if len(topic.replicas) != len(topic.raft_groups) or not all(
-            0 < each <= _VERSION_MAX for each in versions
-        ):
-            raise ValueError(f"version {topic.version} of topic {topic.name}, or its replicas")
-        for replicas in set(topic.replicas):
-            if (
-                not replicas
-                or len(set(replicas)) < len(replicas)
-                or not all(0 < each < ids[-1] for each in replicas)
-            ):
-                raise ValueError(f"replicas on nodes {list(replicas)} in topic {topic.name}")
-        groups = set(topic.raft_groups)
-        if len(groups) < len(topic.raft_groups) or groups & seen:
+        check_restored_topic(topic, state.next_node_id, state.next_raft_group, state.next_plan)
+        if not seen.isdisjoint(topic.raft_groups):
             raise ValueError(f"a raft group of topic {topic.name} twice")
-        if not all(FIRST_PARTITION_GROUP <= each < state.next_raft_group for each in groups):
-            raise ValueError(f"a raft group of topic {topic.name} that was never given out")
-        seen |= groups
-
-
-def _topic_of(record: TopicRecord) -> Topic:
-    raft_groups = tuple(record.raft_groups)
-    sets = [tuple(each.node_ids) for each in record.replica_sets]
-    replicas = tuple([sets[number] for number in record.replica_set])
-    if not sets:  # a release without other nodes
-        replicas = ((FIRST_NODE,),) * len(raft_groups)
-    return Topic(
-        record.name,
-        record.topic_id,
-        record.changes + 1,
-        dict(record.config),
-        raft_groups,
-        replicas,
-        record.alterations,
-    )
+        seen.update(topic.raft_groups)

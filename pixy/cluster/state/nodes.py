@@ -9,6 +9,7 @@ its data directory is recognized.
     removed       leaves, for good: its raft groups need it until their configurations are without
                   it, so it may start again meanwhile; then it is refused as well
     lost          forgotten with its data: removed, and refused whenever it comes
+    draining      registered, and gives its replicas to other nodes: gets no new ones
 
 Whoever may ask to join need not exist. So until its first start a node is not dialled, is placed
 nothing on, and is a member of state groups only where it is connected: it needs metadata to start.
@@ -64,6 +65,7 @@ FEATURE_LEVEL = 8
     7  nodes say whether their raft groups need one that leaves; commands that set or remove offsets
        or alter topics say what was seen
     8  nodes give copies of partitions
+    9  commands that move replicas between nodes
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -96,6 +98,9 @@ SEEN_LEVEL = 7
 COPIES_LEVEL = 8
 """First level of a node that gives copies of its partitions."""
 
+MOVES_LEVEL = 9
+"""First level at which all nodes know the commands that move replicas."""
+
 NODES_MAX = 100
 """Registered nodes of a cluster."""
 
@@ -118,6 +123,7 @@ class NodeInfo:
         feature_level: newest commands that it knows.
         max_message_bytes, largest_message_bytes: its `producer.max_message_bytes` as of that start,
             and the largest of all starts; 0 if its release does not tell.
+        draining: see the module.
     """
 
     node_id: int
@@ -133,6 +139,7 @@ class NodeInfo:
     lost: bool = False
     max_message_bytes: int = 0
     largest_message_bytes: int = 0
+    draining: bool = False
 
     @property
     def has_started(self) -> bool:
@@ -165,6 +172,12 @@ class NodeTable:
             return registered
         started = [id for id in registered if id not in self.nodes or self.nodes[id].has_started]
         return started or registered
+
+    def placeable(self) -> list[int]:
+        """Ids of the nodes that get new replicas, ascending; at least one."""
+        started = self.started()
+        staying = [id for id in started if id not in self.nodes or not self.nodes[id].draining]
+        return staying or started
 
     def waiting(self) -> list[int]:
         """Ids of the registered nodes that have never started, ascending."""
@@ -248,6 +261,7 @@ class NodeTable:
             started = replace(
                 _started(command.node_id, command),
                 removed=known is not None and known.removed,
+                draining=known is not None and known.draining,
                 max_message_bytes=size,
                 largest_message_bytes=max(size, 0 if known is None else known.largest_message_bytes),
             )
@@ -268,6 +282,16 @@ class NodeTable:
         gone = replace(node, removed=True, lost=lost)
         self._put(gone)
         return gone
+
+    def drain(self, node_id: int, *, draining: bool) -> PixyError | None:
+        """Have a node give its replicas away, or no longer."""
+        node = self.nodes.get(node_id)
+        if node is None or node.removed:
+            nodes = ", ".join(map(str, self.registered()))
+            return NotFound(f"no node {node_id} that stays; nodes are {nodes}")
+        if node.draining != draining:
+            self._put(replace(node, draining=draining))
+        return None
 
     def _refusal_of_level(self, command: RegisterNode | StartNode) -> PixyError | None:
         level = max(command.feature_level, _NODES)
@@ -308,10 +332,14 @@ def removal(node_id: int, staying: Iterable[int], feature_level: int) -> Metadat
 
     Args:
         staying: the nodes that can do without it, as was checked; see `RemoveNode`.
-        feature_level: of the cluster. A node below `REMOVAL_LEVEL` would not check them, and get
-            another state.
+        feature_level: of the cluster. A node below `REMOVAL_LEVEL` would not check them, and one
+            below `MOVES_LEVEL` not move replicas: they would get other states.
     """
-    command = RemoveNode(node_id=node_id, staying=staying if feature_level >= REMOVAL_LEVEL else ())
+    command = RemoveNode(
+        node_id=node_id,
+        staying=staying if feature_level >= REMOVAL_LEVEL else (),
+        moves_replicas=feature_level >= MOVES_LEVEL,
+    )
     return MetadataCommand(remove_node=command)
 
 
@@ -331,6 +359,7 @@ def node_record(node: NodeInfo) -> NodeRecord:
         lost=node.lost,
         max_message_bytes=node.max_message_bytes,
         largest_message_bytes=node.largest_message_bytes,
+        draining=node.draining,
     )
 
 
@@ -350,6 +379,7 @@ def node_of(record: NodeRecord) -> NodeInfo:
         record.lost,
         record.max_message_bytes,
         record.largest_message_bytes,
+        record.draining,
     )
 
 

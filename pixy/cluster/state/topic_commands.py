@@ -5,7 +5,8 @@ Everything that can be rejected without looking at existing topics is rejected h
 
 from collections.abc import Mapping
 
-from pixy.cluster.state.metadata import Topic, check_partitions
+from pixy.cluster.state.metadata import check_partitions
+from pixy.cluster.state.topic import Topic
 from pixy.cluster.state.topic_config import check_option_names, check_topic_config
 from pixy.errors import InvalidArgument
 from pixy.proto.state_pb2 import AlterTopic, CreateTopic, DeleteTopic, MetadataCommand

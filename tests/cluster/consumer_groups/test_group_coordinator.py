@@ -13,7 +13,7 @@ from pixy.cluster.consumer_groups.group_decisions import needed_target
 from pixy.cluster.log.replica import StateReplica
 from pixy.cluster.replicas.state_groups import GROUPS_COUNT
 from pixy.cluster.state.groups import groups_index
-from pixy.cluster.state.metadata import Topic
+from pixy.cluster.state.topic import Topic
 from pixy.errors import Unavailable
 from pixy.proto.state_pb2 import GroupsCommand
 from tests.cluster.nodes import Cluster, copy_of

@@ -8,8 +8,8 @@ import pytest
 from pixy.cluster.consumer_groups import group_decisions
 from pixy.cluster.consumer_groups.group_decisions import why_ended
 from pixy.cluster.state.group_members import NO_MEMBERS, GroupMember, MemberId, Membership, Owners, Process
-from pixy.cluster.state.metadata import Topic
 from pixy.cluster.state.nodes import NodeInfo
+from pixy.cluster.state.topic import Topic
 from tests.fakes.steps import result_of
 
 ONE, TWO = MemberId(1, 1, 1), MemberId(2, 1, 1)

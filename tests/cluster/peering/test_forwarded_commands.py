@@ -13,19 +13,24 @@ from google.protobuf.message import Message
 from pixy.backend import TopicPartition
 from pixy.cluster.peering.forwarded_commands import ForwardedCommands
 from pixy.cluster.peering.partition_proposals import PartitionProposals
+from pixy.cluster.state.cluster_limits import ClusterLimits
 from pixy.cluster.state.groups import GroupsState
 from pixy.cluster.state.metadata import METADATA_GROUP
+from pixy.cluster.state.nodes import MOVES_LEVEL
 from pixy.cluster.state.publications import SINKS_GROUP, SinksState
 from pixy.config import LimitsConfig
-from pixy.errors import FailedPrecondition, PixyError
+from pixy.errors import FailedPrecondition, PixyError, VoidEntry
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import (
     AddPiece,
     AlterTopic,
+    BeginMoves,
     CommitOffsets,
     CommittedOffset,
     CreateTopic,
     DeleteTopic,
+    DrainNode,
+    EndMoves,
     ExpelProcess,
     ExpireGroups,
     ExpireSinks,
@@ -155,6 +160,10 @@ def commands_to_metadata(topic_id: bytes) -> list[MetadataCommand]:
     return [
         MetadataCommand(create_topic=twin),
         MetadataCommand(delete_topic=DeleteTopic(name="twin")),
+        # A node of an earlier release would end at them.
+        MetadataCommand(begin_moves=BeginMoves()),
+        MetadataCommand(end_moves=EndMoves()),
+        MetadataCommand(drain_node=DrainNode(node_id=1, draining=True)),
     ]
 
 
@@ -416,5 +425,34 @@ def test_a_command_that_waits_while_the_leader_changes_goes_another_way(
         may_go.set()
         await removed
         assert gone.id not in sender.node.metadata.registered
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_command_about_moves_waits_until_no_node_would_end_at_it(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        node = cluster[1].node
+        group = node.state_groups.metadata_replica.group
+        payloads = [
+            MetadataCommand(begin_moves=BeginMoves()).SerializeToString(),
+            MetadataCommand(end_moves=EndMoves()).SerializeToString(),
+            MetadataCommand(drain_node=DrainNode(node_id=1)).SerializeToString(),
+        ]
+        for level in (MOVES_LEVEL - 1, MOVES_LEVEL):
+            commands = ForwardedCommands(
+                ClusterLimits(LimitsConfig(), node.metadata, lambda level=level: level),  # type: ignore[misc]  # bound
+                node.state_groups.sinks,
+                node.partitions,
+                node._confirm_sinks,
+                node._is_reachable,
+                node._reasons_to_keep,
+                node.now_ms,
+            )
+            for payload in payloads:
+                if level < MOVES_LEVEL:
+                    with pytest.raises(VoidEntry, match="a node of the cluster has an older release"):
+                        commands.judge(group, payload, 2)
+                else:
+                    assert commands.judge(group, payload, 2) == payload
 
     run_cluster(scenario, tmp_path)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.cluster.replicas.partitions_by_raft_group import PartitionsByRaftGroup, group_name
-from pixy.cluster.state.metadata import Topic
+from pixy.cluster.state.topic import Topic
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState

@@ -44,6 +44,7 @@ SMALL = {"generation", "number", "epoch", "node_id", "incarnation"}
 """Fields in which only small numbers have much of an effect."""
 RANGES = {
     FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_ENUM: (0, 2**31 - 1),
     FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
     FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),

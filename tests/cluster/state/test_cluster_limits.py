@@ -11,7 +11,8 @@ import pytest
 from pixy.backend import TopicPartition
 from pixy.cluster.state.cluster_limits import ClusterLimits
 from pixy.cluster.state.groups import GroupsState
-from pixy.cluster.state.metadata import MetadataState, Topic
+from pixy.cluster.state.metadata import MetadataState
+from pixy.cluster.state.topic import Topic
 from pixy.config import LimitsConfig
 from pixy.errors import InvalidArgument, PixyError, ResourceExhausted
 from pixy.proto.state_pb2 import (

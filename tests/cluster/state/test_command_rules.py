@@ -16,6 +16,18 @@ PIECE = pb.PieceRecord(number=1, crc=1, parts=[pb.PiecePart(**PART, raft_group=1
 MEMBER = pb.MemberId(node_id=SENDER, incarnation=1, number=1)
 OTHER = pb.MemberId(node_id=1, incarnation=1, number=1)
 LONG = "x" * 256
+MOVE: dict[str, Any] = {"topic": "t", "topic_id": ID, "partition": 1, "raft_group": 1000, "target": [1, 2]}
+WRONG_TARGETS: list[dict[str, Any]] = [
+    {"target": []},
+    {"target": [1, 1]},
+    {"target": [0]},
+    {"target": [-1]},
+    {"partition": -1},
+    {"partition": 10_000},
+    {"topic": ""},
+    {"topic_id": b"short"},
+]
+WRONG_MOVES = [{"moves": [pb.PartitionMove(**MOVE | wrong)]} for wrong in WRONG_TARGETS]
 
 CASES: list[tuple[type[Message], str, dict[str, Any], list[dict[str, Any]]]] = [
     (
@@ -63,6 +75,13 @@ CASES: list[tuple[type[Message], str, dict[str, Any], list[dict[str, Any]]]] = [
             {"feature_level": 2**31},
             {"max_message_bytes": 2**31},
         ],
+    ),
+    (pb.MetadataCommand, "begin_moves", {"reason": 1, "moves": [pb.PartitionMove(**MOVE)]}, WRONG_MOVES),
+    (
+        pb.MetadataCommand,
+        "end_moves",
+        {"moves": [pb.PartitionMove(**MOVE, plan=1)]},
+        [{"moves": [pb.PartitionMove(**MOVE)]}, *WRONG_MOVES],
     ),
     (
         pb.SinksCommand,

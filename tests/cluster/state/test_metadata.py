@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.state.metadata import DeletedTopic, LeftNode, MetadataState, Topic, check_partitions
+from pixy.cluster.state.metadata import DeletedTopic, LeftNode, MetadataState, check_partitions
+from pixy.cluster.state.topic import Topic
 from pixy.errors import (
     DataDirectoryError,
     FailedPrecondition,

@@ -287,6 +287,7 @@ def test_the_only_node_that_has_started_cannot_leave() -> None:
         st.booleans(),
         st.integers(0, 1 << 30),
         st.integers(0, 1 << 30),
+        st.booleans(),
     )
 )
 def test_a_node_survives_a_checkpoint(node: NodeInfo) -> None:

@@ -26,8 +26,8 @@ from pixy.cluster.replicas.partitions import Partitions
 from pixy.cluster.replicas.state_group_recovery import recover_state_group
 from pixy.cluster.snapshots import CopyFetching, CopyFetchingOptions, CopyMethod, CopyServing
 from pixy.cluster.snapshots.copy_serving import CopyServingOptions
-from pixy.cluster.state.metadata import Topic
 from pixy.cluster.state.proposable import why_not_batches, why_not_proposable
+from pixy.cluster.state.topic import Topic
 from pixy.entry_ids import ProposalId
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError
 from pixy.multiraft.group_rest import RestHooks

@@ -1,0 +1,178 @@
+"""A topic with raft group and replicas of each partition, and its record in a checkpoint.
+
+The replicas of a partition serve it; a move names other nodes that are to have them, its target.
+Invariant: the replicas change when a move ends, or when nodes are lost, never before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from pixy.cluster.state.nodes import FIRST_NODE
+from pixy.cluster.state.placement import ReplicaSets
+from pixy.multiraft import FIRST_PARTITION_GROUP
+from pixy.proto.state_pb2 import MoveReason, PartitionPlacement, ReplicaSet, TopicRecord
+from pixy.records import check_topic_name
+
+_VERSION_MAX = 2**30
+_NUMBER_MAX = 2**53
+"""Beyond these no cluster gets, and what is stored has room for more."""
+
+
+class Move(NamedTuple):
+    """A move of a partition that has begun.
+
+    Attributes:
+        plan: number of the command that has begun it, or changed its target.
+        target: nodes that are to have the replicas, the preferred leader first.
+    """
+
+    plan: int
+    reason: MoveReason.ValueType
+    target: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic.
+
+    Attributes:
+        version: 1 at creation, raised by every change of partitions and options.
+        raft_groups: raft group of each partition, by its number.
+        replicas: nodes of each partition, by its number; the first one is preferred as leader.
+        alterations: commands to change partitions and options, also those that changed nothing;
+            others than those that name it are not counted.
+        placements: number of moves that have ended, of the partitions with any.
+        moves: those under way, by number of the partition.
+    """
+
+    name: str
+    topic_id: bytes
+    version: int
+    config: Mapping[str, str]
+    raft_groups: tuple[int, ...]
+    replicas: ReplicaSets = ()
+    alterations: int = 0
+    placements: Mapping[int, int] = field(default_factory=dict)
+    moves: Mapping[int, Move] = field(default_factory=dict)
+
+    @property
+    def placed(self) -> ReplicaSets:
+        """The nodes of each partition, as of the end of all moves."""
+        if not self.moves:
+            return self.replicas
+        placed = list(self.replicas)
+        for number, move in self.moves.items():
+            placed[number] = move.target
+        return tuple(placed)
+
+    def placement(self, number: int) -> int:
+        """Number of moves of a partition that have ended. 0: its replicas have been there since it
+        was made.
+        """
+        return self.placements.get(number, 0)
+
+    def is_placed_on(self, number: int, node_id: int) -> bool:
+        """True if a node has a replica of a partition, or is to get one."""
+        if number < len(self.replicas) and node_id in self.replicas[number]:
+            return True
+        move = self.moves.get(number)
+        return move is not None and node_id in move.target
+
+    def without(self, node_id: int) -> "Topic":
+        """The topic after the loss of a node; only replicas without another one stay there."""
+        left = {replicas: _without(replicas, node_id) or replicas for replicas in set(self.replicas)}
+        replicas = tuple([left[each] for each in self.replicas])
+        moves = {
+            number: move._replace(target=_without(move.target, node_id) or replicas[number])
+            for number, move in self.moves.items()
+        }
+        return replace(self, replicas=replicas, moves=moves)
+
+    def moved_from(self, node_id: int, plan: int) -> "Topic":
+        """The topic when a node leaves: its replicas are to go, except those without another."""
+        moves = dict(self.moves)
+        for number, (placed, replicas) in enumerate(zip(self.placed, self.replicas, strict=True)):
+            if node_id in placed and replicas != (node_id,):
+                target = _without(placed, node_id) or _without(replicas, node_id)
+                moves[number] = Move(plan, MoveReason.MOVE_REASON_REMOVE, target)
+        return replace(self, moves=moves)
+
+    def record(self) -> TopicRecord:
+        """The topic as a record of a checkpoint."""
+        sets = {replicas: number for number, replicas in enumerate(dict.fromkeys(self.replicas))}
+        return TopicRecord(
+            name=self.name,
+            topic_id=self.topic_id,
+            config=self.config,
+            changes=self.version - 1,
+            raft_groups=self.raft_groups,
+            replica_sets=[ReplicaSet(node_ids=replicas) for replicas in sets],
+            replica_set=[sets[replicas] for replicas in self.replicas],
+            alterations=self.alterations,
+            placements=[self._placement_record(number) for number in sorted({*self.placements, *self.moves})],
+        )
+
+    def _placement_record(self, number: int) -> PartitionPlacement:
+        record = PartitionPlacement(partition=number, placement=self.placement(number))
+        move = self.moves.get(number)
+        if move is not None:
+            record.plan, record.reason = move.plan, move.reason
+            record.target.extend(move.target)
+        return record
+
+
+def _without(nodes: tuple[int, ...], node_id: int) -> tuple[int, ...]:
+    return tuple([each for each in nodes if each != node_id])
+
+
+def topic_of(record: TopicRecord) -> Topic:
+    """The topic of a record."""
+    raft_groups = tuple(record.raft_groups)
+    sets = [tuple(each.node_ids) for each in record.replica_sets]
+    replicas = tuple([sets[number] for number in record.replica_set])
+    if not sets:  # a release without other nodes
+        replicas = ((FIRST_NODE,),) * len(raft_groups)
+    return Topic(
+        record.name,
+        record.topic_id,
+        record.changes + 1,
+        dict(record.config),
+        raft_groups,
+        replicas,
+        record.alterations,
+        {each.partition: each.placement for each in record.placements if each.placement},
+        {
+            each.partition: Move(each.plan, each.reason, tuple(each.target))
+            for each in record.placements
+            if each.target
+        },
+    )
+
+
+def check_restored_topic(topic: Topic, next_node_id: int, next_raft_group: int, next_plan: int) -> None:
+    """Raises ValueError if no commands lead to a topic, or the next one would exceed a number.
+
+    Args:
+        next_node_id, next_raft_group, next_plan: the first ones that were never given out.
+    """
+    check_topic_name(topic.name)
+    versions = (topic.version, topic.alterations + 1)
+    if len(topic.replicas) != len(topic.raft_groups) or not all(
+        0 < each <= _VERSION_MAX for each in versions
+    ):
+        raise ValueError(f"version {topic.version} of topic {topic.name}, or its replicas")
+    for nodes in {*topic.replicas, *[move.target for move in topic.moves.values()]}:
+        if not nodes or len({*nodes}) < len(nodes) or not all(0 < each < next_node_id for each in nodes):
+            raise ValueError(f"replicas on nodes {list(nodes)} in topic {topic.name}")
+    if not all(0 <= each < len(topic.replicas) for each in (*topic.placements, *topic.moves)):
+        raise ValueError(f"a move of a partition that topic {topic.name} does not have")
+    if not all(0 < each <= _NUMBER_MAX for each in topic.placements.values()):
+        raise ValueError(f"a partition of topic {topic.name} that has moved too often")
+    if not all(0 < move.plan < next_plan for move in topic.moves.values()):
+        raise ValueError(f"a move of topic {topic.name} by a plan that was never made")
+    groups = set(topic.raft_groups)
+    if len(groups) < len(topic.raft_groups):
+        raise ValueError(f"a raft group of topic {topic.name} twice")
+    if not all(FIRST_PARTITION_GROUP <= each < next_raft_group for each in groups):
+        raise ValueError(f"a raft group of topic {topic.name} that was never given out")
