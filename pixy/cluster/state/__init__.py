@@ -53,6 +53,7 @@ from pixy.cluster.state.nodes import (
 )
 from pixy.cluster.state.partition_moves import MOVES_MAX, MovesChanged
 from pixy.cluster.state.piece_checks import CALL_PIECES_MAX, PIECE_BYTES_MAX, PiecesCheck
+from pixy.cluster.state.placement import replication_of
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.publication_parts import PartKey, part_commands
 from pixy.cluster.state.publications import SINKS_GROUP, SINKS_MAX, Finished, Publication, SinksState
@@ -135,6 +136,7 @@ __all__ = [
     "publication_in",
     "published_records",
     "removal",
+    "replication_of",
     "takes_publication",
     "target_message",
     "undecodable",
