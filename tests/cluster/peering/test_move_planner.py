@@ -1,7 +1,7 @@
 """Plans of moves: what is urgent comes first, nothing good is given up, and a plan ends."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,12 +21,13 @@ CANCEL = MoveReason.MOVE_REASON_CANCEL
 MOVE = MoveReason.MOVE_REASON_MOVE
 
 
-def topic(*replicas: Sequence[int], name: str = "t", replication: int = 3, **moves: Move) -> Topic:
-    """A topic; moves are by `p` and the number of the partition."""
+def topic(
+    *replicas: Sequence[int], name: str = "t", replication: int = 3, moves: Mapping[int, Move] | None = None
+) -> Topic:
+    """A topic."""
     groups = tuple(range(1000, 1000 + len(replicas)))
     config = {"replication": str(replication)}
-    by_number = {int(number[1:]): move for number, move in moves.items()}
-    return Topic(name, b"i" * 16, 1, config, groups, tuple(map(tuple, replicas)), 0, {}, by_number)
+    return Topic(name, b"i" * 16, 1, config, groups, tuple(map(tuple, replicas)), 0, {}, moves or {})
 
 
 def view(
@@ -102,47 +103,47 @@ def test_few_partitions_move_to_a_node_at_a_time() -> None:
     many = topic(*[(1,)] * 1000, replication=2)
     incoming = Counter(target for _, _, targets in planned(many, view({1, 2, 3})) for target in targets)
     assert (incoming[2], incoming[3]) == (INCOMING_MAX, INCOMING_MAX)
-    under_way = {f"p{number}": Move(1, RAISE, (1, 2)) for number in range(INCOMING_MAX - 1)}
-    assert len(planned(topic(*[(1,)] * 1000, replication=2, **under_way), view({1, 2}))) == 1
+    under_way = {number: Move(1, RAISE, (1, 2)) for number in range(INCOMING_MAX - 1)}
+    assert len(planned(topic(*[(1,)] * 1000, replication=2, moves=under_way), view({1, 2}))) == 1
 
 
 # --- moves under way ------------------------------------------------------------------------------
 
 
 def test_a_partition_that_moves_is_left_alone() -> None:
-    moving = topic((1, 2), (1, 2), p0=Move(1, MOVE, (1, 4)))
+    moving = topic((1, 2), (1, 2), moves={0: Move(1, MOVE, (1, 4))})
     assert [number for number, _, _ in planned(moving, view({1, 2, 3, 4}))] == [1]
 
 
 def test_a_node_that_comes_back_is_not_replaced() -> None:
-    moving = topic((1, 2, 3), p0=Move(1, REPLACE, (1, 2, 4)))
+    moving = topic((1, 2, 3), moves={0: Move(1, REPLACE, (1, 2, 4))})
     assert planned(moving, view({1, 2, 3, 4}, away={3})) == []
     assert planned(moving, view({1, 2, 3, 4})) == [(0, CANCEL, (1, 2, 3))]
-    assert planned(topic((1, 2, 3), p0=Move(1, CANCEL, (1, 2, 3))), view({1, 2, 3, 4})) == []
+    assert planned(topic((1, 2, 3), moves={0: Move(1, CANCEL, (1, 2, 3))}), view({1, 2, 3, 4})) == []
 
 
 def test_a_node_that_is_not_drained_any_more_keeps_its_replicas() -> None:
-    moving = topic((1, 2, 3), p0=Move(1, DRAIN, (1, 2, 4)))
+    moving = topic((1, 2, 3), moves={0: Move(1, DRAIN, (1, 2, 4))})
     assert planned(moving, view({1, 2, 3, 4}, drained={3})) == []
     assert planned(moving, view({1, 2, 3, 4})) == [(0, CANCEL, (1, 2, 3))]
 
 
 @pytest.mark.parametrize("gone", ["away", "drained", "removed"])
 def test_a_partition_does_not_move_to_a_node_that_goes_itself(gone: str) -> None:
-    moving = topic((1, 2, 3), p0=Move(1, DRAIN, (1, 2, 4)))
+    moving = topic((1, 2, 3), moves={0: Move(1, DRAIN, (1, 2, 4))})
     seen = view({1, 2, 3, 4, 5}, **{"drained": {3}} | {gone: {3, 4} if gone == "drained" else {4}})
     assert planned(moving, seen) == [(0, DRAIN, (1, 2, 5))]
     assert planned(moving, view({1, 2, 3, 4}, away={4}, drained={3})) == [(0, CANCEL, (1, 2, 3))]
 
 
 def test_the_replicas_of_a_removed_node_go_to_another_one() -> None:
-    moving = topic((1, 2, 3), p0=Move(1, REMOVE, (1, 2)))
+    moving = topic((1, 2, 3), moves={0: Move(1, REMOVE, (1, 2))})
     assert planned(moving, view({1, 2, 4}, removed={3})) == [(0, REMOVE, (1, 2, 4))]
     assert planned(moving, view({1, 2}, removed={3})) == []
 
 
 def test_a_move_in_a_command_is_as_it_was_seen() -> None:
-    moving = replace(topic((1, 2, 3), (1, 2, 3), p1=Move(7, DRAIN, (1, 2, 4))), placements={1: 5})
+    moving = replace(topic((1, 2, 3), (1, 2, 3), moves={1: Move(7, DRAIN, (1, 2, 4))}), placements={1: 5})
     message = PlannedMove(moving, 1, CANCEL, (1, 2, 3)).message()
     assert (message.topic, message.topic_id, message.partition, message.raft_group) == (
         "t",
