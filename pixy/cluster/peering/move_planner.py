@@ -174,7 +174,7 @@ class _Planner:
     def _target(
         self, replicas: tuple[int, ...], wanted: int
     ) -> tuple[MoveReason.ValueType, tuple[int, ...]] | None:
-        """Where a partition should be, and the reason; None if it is to stay for the time being."""
+        """Target of a partition, and the reason; None if it is to stay for the time being."""
         reason = self._reason(replicas, wanted)
         if reason is None:
             return None
