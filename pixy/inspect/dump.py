@@ -188,8 +188,8 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
         case RecordKind.APPLIED_POSITIONS:
             for position in AppliedPositions.FromString(bytes(record.payload)).positions:
                 yield DumpLine("applied_position", plain(position))
-        case RecordKind.HARD_STATE:
-            yield DumpLine("hard_state", place | _plain_state(record))
+        case RecordKind.HARD_STATE | RecordKind.REPLICA_GONE:
+            yield DumpLine(record.kind.name.lower(), place | _plain_state(record))
         case RecordKind.LOG_RESET | RecordKind.RELOCATED_LOG_RESET:
             # The state has a term of its own.
             state = {"configuration": _plain_state(record)}

@@ -6,6 +6,7 @@ node does for it is in `DriverHooks`.
 """
 
 from pixy.multiraft.dedup_table import WINDOW, DedupSnapshot, DedupTable, DedupVerdict
+from pixy.multiraft.departed_groups import DepartedGroups
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.driver_options import (
     CACHE_BYTES,
@@ -30,6 +31,7 @@ from pixy.multiraft.hard_states import carry_over
 from pixy.multiraft.impossible_states import (
     ADVICE,
     FoundState,
+    is_blank,
     why_impossible,
     why_never_a_member,
     why_no_configuration,
@@ -55,6 +57,7 @@ __all__ = [
     "DedupSnapshot",
     "DedupTable",
     "DedupVerdict",
+    "DepartedGroups",
     "Done",
     "Driver",
     "DriverHooks",
@@ -84,6 +87,7 @@ __all__ = [
     "frame_bytes_max",
     "hard_state_of",
     "hard_state_record",
+    "is_blank",
     "judge",
     "recovered_group",
     "replicas_in_sync",

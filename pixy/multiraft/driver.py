@@ -19,7 +19,7 @@ An error of the journal, or an exception in an application, is a fault of the no
 answers may then differ.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from pixy.errors import FailedPrecondition, MessageTooLarge, PixyError, VoidEntr
 from pixy.multiraft.commit_messages import CommitMessages
 from pixy.multiraft.commit_times import CommitTimes
 from pixy.multiraft.dedup_table import WINDOW, DedupVerdict
+from pixy.multiraft.departed_groups import DepartedGroups
 from pixy.multiraft.driver_options import DriverHooks, DriverOptions
 from pixy.multiraft.entry_cache import EntryCache
 from pixy.multiraft.entry_limits import entry_bytes_max
@@ -109,6 +110,7 @@ class Driver:
     Attributes:
         node_id: this node.
         groups: the raft groups by id.
+        departed: those that this node was a member of, and may be again.
         reads: linearizable reads of the groups.
         snapshots: snapshots of the groups.
         watched: proposals of nodes that have no replica of the group.
@@ -157,6 +159,7 @@ class Driver:
         self._stopped = False
         self._commits = CommitMessages(options.commit_delay_s, self.drive)
         self.groups: dict[int, RaftGroup] = {}
+        self.departed = DepartedGroups(journal)
         self.commit_times = CommitTimes()
         self.unapplied_bytes = self.leader_changes = 0
         self.entry_bytes_max = entry_bytes_max(0)
@@ -167,10 +170,16 @@ class Driver:
     # --- groups -----------------------------------------------------------------------------------
 
     def group(self, raft_group: int, conf_state: ConfState) -> RaftGroup:
-        """A group, made with this configuration if the node has nothing of it."""
+        """A group, made with this configuration if the node has nothing of it, and without members
+        if it has departed from it.
+        """
         group = self.groups.get(raft_group)
         if group is None:
-            group = self.groups[raft_group] = RaftGroup(raft_group, RaftStorage(conf_state))
+            former = self.departed.take_back(raft_group)
+            group = RaftGroup(raft_group, former or RaftStorage(conf_state), self.node_id)
+            self.groups[raft_group] = group
+            if former is not None:
+                write_hard_state(self._journal, group)
         return group
 
     def add(self, group: RaftGroup) -> None:
@@ -212,9 +221,38 @@ class Driver:
 
     def remove(self, group: RaftGroup, error: PixyError) -> None:
         """Remove a group for good; its proposals are answered with an error."""
+        self.sequences.pop(group.raft_group, None)
+        self._take_out(group, error)
+
+    def mute(self, group: RaftGroup) -> None:
+        """Take no messages and proposals of a group, and send none, until `unmute`: nothing that is
+        written meanwhile is confirmed.
+        """
+        group.muted = True
+        self._held.pop(group, None)
+        self.watched.end(group.raft_group, LeadershipLost())
+        group.look_at_role()
+
+    def unmute(self, group: RaftGroup) -> None:
+        """Go on with a group; messages may be lost at any time."""
+        group.muted = False
+        group.look_at_role()
+
+    def depart(self, group: RaftGroup, error: PixyError, then: Callable[[], None]) -> None:
+        """Remove a muted group, whose members do without this node. Of what it has confirmed only
+        its vote is kept, durably before `then` is called.
+
+        The sequences of this node's proposals stay: they go on at other nodes, and ascend as long
+        as this process lives. The rows of the group would answer others with the results of the
+        first.
+        """
+        assert group.muted
+        self._take_out(group, error)
+        self.departed.add(group.raft_group, group.storage.hard_state, then)
+
+    def _take_out(self, group: RaftGroup, error: PixyError) -> None:
         del self.groups[group.raft_group]
         self.rest.end(group)
-        self.sequences.pop(group.raft_group, None)
         self._stalled.pop(group, None)
         self._resumed.pop(group, None)
         self._held.pop(group, None)
@@ -522,8 +560,7 @@ class Driver:
     def _work_off(self, group: RaftGroup, node: RaftNode, work: Work) -> None:
         if work.append is not None:
             self._store(group, node, work.append)
-        if work.messages:
-            self._outbox.post(group.raft_group, work.messages)
+        self._post(group, work.messages)
         if work.soft_state is not None:
             self._role_changed(group, work.soft_state)
         if work.committed_entries:
@@ -538,7 +575,7 @@ class Driver:
         """Give a write to the journal, in one unit."""
         if append.is_empty and not group.writing:
             # Everything before it is durable.
-            self._outbox.post(group.raft_group, node.stored(append))
+            self._post(group, node.stored(append))
             group.has_work = True
             return
         raft_group, commit = group.raft_group, node.raft.log.committed
@@ -588,10 +625,12 @@ class Driver:
             replaced = group.storage.append(entries)
             self.unapplied_bytes -= replaced
             group.unapplied_bytes -= replaced
-        messages = node.stored(append)
-        if messages:
-            self._outbox.post(group.raft_group, messages)
+        self._post(group, node.stored(append))
         self.drive(group)
+
+    def _post(self, group: RaftGroup, messages: Sequence[Message]) -> None:
+        if messages and not group.muted:
+            self._outbox.post(group.raft_group, messages)
 
     def _own_stored(self, group: RaftGroup, entry: Entry) -> None:
         """An entry that this node has appended as the leader is durable."""
@@ -650,6 +689,8 @@ class Driver:
         assert node is not None, "no entry removes its own group"
         node.applied(entries)
         raft = node.raft
+        if changes:
+            node.snapshot_ready()  # there is none within a change
         # Entries of the log alone give no further work.
         if group.reads or changes or raft.tracker.config.auto_leave or raft.log.committed > raft.log.applying:
             group.has_work = True
@@ -669,6 +710,9 @@ class Driver:
             return
         storage.conf_state = conf_state
         storage.conf_index = group.node.raft.conf_index
+        if group.raft_group >= FIRST_PARTITION_GROUP:
+            # No entry has the members that a partition began with: only a snapshot tells a learner.
+            group.compact(1)
         group.look_at_members()
         if not group.has_peers:
             # Nobody answers any more those that wait for a majority, and no clock asks again.
@@ -771,7 +815,7 @@ class Driver:
     def step(self, raft_group: int, message: Message) -> None:
         """Process a message from a peer, unless no correct one sends it."""
         group = self.groups.get(raft_group)
-        if group is None or self._stopped:
+        if group is None or self._stopped or group.muted:
             return
         node = group.node or self.open(group)
         kind, raft = message.type, node.raft
@@ -793,7 +837,7 @@ class Driver:
         if reason:
             self.refusals.note(raft_group, message.sender, kind.name, reason)
             return
-        if kind is _APP and message.entries and not self._takes_append(group, message):
+        if kind is _APP and not self._takes_append(group, message):
             return
         term = raft.term
         try:
@@ -808,7 +852,9 @@ class Driver:
             self.seek_leader(group)
 
     def _takes_append(self, group: RaftGroup, message: Message) -> bool:
-        if group.raft_group < FIRST_PARTITION_GROUP:
+        if group.is_blank and not message.index:
+            return False  # what does not follow its log is refused, so that a snapshot is sent
+        if not message.entries or group.raft_group < FIRST_PARTITION_GROUP:
             return True
         sideloads = self._peers.sideloads
         return self._hooks.keeps_up() and (sideloads is None or sideloads.admits(group, message))

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from pixy.entry_ids import LogPosition
 from pixy.errors import DataDirectoryError
 from pixy.multiraft.group_states import conf_state_of, hard_state_of
-from pixy.multiraft.impossible_states import ADVICE, FoundState, why_impossible, why_no_configuration
+from pixy.multiraft.impossible_states import (
+    ADVICE,
+    FoundState,
+    is_blank,
+    why_impossible,
+    why_no_configuration,
+)
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto import state_pb2
@@ -39,6 +45,7 @@ def continues(found: RecoveredGroup, applied: LogPosition) -> bool:
 
 
 def recovered_group(
+    node_id: int,
     raft_group: int,
     found: RecoveredGroup,
     applied: LogPosition,
@@ -48,6 +55,7 @@ def recovered_group(
     """A raft group with the log, hard state and configuration that a start has found.
 
     Args:
+        node_id: this node.
         found: what the journal has.
         applied: last entry in the application's durable state.
         tail: the entries behind it.
@@ -56,16 +64,17 @@ def recovered_group(
     Raises:
         DataDirectoryError: a term, an index or the configuration is impossible.
     """
-    reason = why_impossible(found_state(found))
+    state_found = found_state(found)
+    reason = why_impossible(state_found)
     if reason:
         raise DataDirectoryError(f"raft group {raft_group} cannot be used: {reason}; {ADVICE}")
     state = HardState()
-    if found.hard_state is not None:
-        message = state_pb2.HardState.FromString(found.hard_state)
+    message = state_found.hard_state
+    if message is not None:
         state = hard_state_of(message)
         if message.conf_index >= configuration.conf_index or not configuration.voters:
             configuration = message
-    reason = why_no_configuration(configuration)
+    reason = "" if is_blank(state_found) else why_no_configuration(configuration)
     if reason:
         raise DataDirectoryError(f"raft group {raft_group} has a configuration that is none: {reason}")
     storage = RaftStorage(conf_state_of(configuration), configuration.conf_index)
@@ -78,7 +87,7 @@ def recovered_group(
     known = (state.commit, found.commit, applied.index, configuration.conf_index)
     commit = min(max(known), last_index)
     storage.hard_state = HardState(term, state.vote if term == state.term else 0, commit)
-    group = RaftGroup(raft_group, storage)
+    group = RaftGroup(raft_group, storage, node_id)
     group.applied_term, group.applied_index = applied
     group.hard_state_file = found.hard_state_file
     if found.reset is not None:

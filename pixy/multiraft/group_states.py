@@ -38,6 +38,14 @@ def carried_reset_record(raft_group: int, reset: LogPosition, storage: RaftStora
     return (RecordKind.RELOCATED_LOG_RESET, 0, raft_group, reset.index, reset.term, 0, None, payload)
 
 
+def gone_record(raft_group: int, state: HardState) -> UnitRecord:
+    """A replica has left a raft group, and keeps term and vote: it votes once in a term, also when
+    it comes back.
+    """
+    payload = _encoded(HardState(state.term, state.vote, 0), ConfState(), 0)
+    return (RecordKind.REPLICA_GONE, 0, raft_group, 0, state.term, 0, None, payload)
+
+
 def _encoded(state: HardState, conf: ConfState, conf_index: int) -> bytes:
     return _message(state, conf, conf_index).SerializeToString()
 

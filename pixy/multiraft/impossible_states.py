@@ -68,8 +68,18 @@ def why_impossible(found: FoundState) -> str:
         return f"its log has an entry of term {term}, at most {TERM_MAX} is possible"
     if found.highest_index > INDEX_MAX:
         return f"it has index {found.highest_index}, at most {INDEX_MAX} is possible"
-    reason = "" if state is None else why_no_configuration(state)
+    reason = "" if state is None or is_blank(found) else why_no_configuration(state)
     return reason and f"its hard state has a configuration that is none: {reason}"
+
+
+def is_blank(found: FoundState) -> bool:
+    """True if a group has a hard state, and neither members nor a log: a replica that is new, or
+    has departed. See `RaftGroup.is_blank`.
+    """
+    state = found.hard_state
+    if state is None or found.runs or found.last or found.reset is not None or found.applied is not None:
+        return False
+    return not (conf_state_of(state).members or state.conf_index)
 
 
 def why_no_configuration(state: HardState) -> str:

@@ -368,6 +368,21 @@ class Proposals(Generic[_Target]):
             del self._in_flight[sequence]
         return late
 
+    def go_on_in(self, other: "Proposals[Any]") -> None:
+        """Have another way to propose to the same group go on with everything, under the identities
+        that it has.
+        """
+        moved, self._in_flight = self._in_flight, {}
+        self._sequences.in_flight = [each for each in self._sequences.in_flight if each is not moved]
+        in_flight = dict(sorted({**other._in_flight, **moved}.items()))
+        other._in_flight.clear()
+        other._in_flight.update(in_flight)
+        other._waiting.extend(self._waiting)
+        self._waiting.clear()
+        for sequence, proposal in moved.items():
+            other._forward(sequence, proposal)
+        other.pump()
+
     def fail(self, error: PixyError) -> None:
         """Answer everything with an error: the group is gone."""
         proposals = [*self._in_flight.values(), *self._waiting]

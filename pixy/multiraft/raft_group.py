@@ -56,6 +56,7 @@ class RaftGroup:
     Args:
         raft_group: its id.
         storage: its log, hard state and configuration.
+        node_id: this node.
 
     Attributes:
         node: the Raft core; None before the first use.
@@ -63,7 +64,8 @@ class RaftGroup:
             it is not known.
         held: committed entries that wait for the application; None while they are applied at once.
         applied_index, applied_term: the last applied entry.
-        has_peers: True if other nodes are members.
+        has_peers: True unless this node is the only member, and votes. One without members is a
+            replica that knows nothing of its group yet: see `is_blank`.
         proposals: proposals of this node; None before the first one.
         leads: True while this node leads it, and proposals are taken.
         term: term of its leadership.
@@ -82,6 +84,7 @@ class RaftGroup:
         removed: answer to proposals once the group is removed for good, None before.
         driving: True while the driver works off its work.
         has_work: True if the core has to be asked for work.
+        muted: True while it takes no messages and sends none: see `Driver.mute`.
         is_awaited: True if another node waits for the result of an entry that was applied since the
             followers were told of the commit index.
         loading: True while entries are being loaded for a follower.
@@ -111,7 +114,9 @@ class RaftGroup:
         "leads",
         "loading",
         "met",
+        "muted",
         "node",
+        "node_id",
         "position",
         "position_file",
         "proposals",
@@ -134,8 +139,9 @@ class RaftGroup:
         "writing",
     )
 
-    def __init__(self, raft_group: int, storage: RaftStorage) -> None:
+    def __init__(self, raft_group: int, storage: RaftStorage, node_id: int) -> None:
         self.raft_group = raft_group
+        self.node_id = node_id
         self.storage = storage
         self.node: RaftNode | None = None
         self.application: Application | None = None
@@ -162,6 +168,7 @@ class RaftGroup:
         self.removed: PixyError | None = None
         self.driving = False
         self.has_work = False
+        self.muted = False
         self.is_awaited = False
         self.loading = False
         self.met: tuple[ConfState, tuple[int, ...]] | None = None
@@ -172,7 +179,16 @@ class RaftGroup:
 
     def look_at_members(self) -> None:
         """The configuration in `storage` is a new one."""
-        self.has_peers = len(self.storage.conf_state.members) > 1
+        conf_state = self.storage.conf_state
+        self.has_peers = conf_state.voters != (self.node_id,) or len(conf_state.members) > 1
+
+    @property
+    def is_blank(self) -> bool:
+        """True if its configuration has no members: only a snapshot tells a new replica, or one
+        that has departed and is back, who they are. It votes, as it has confirmed nothing, and
+        takes no first entries: they belong to members that it does not know.
+        """
+        return not self.storage.conf_state.members
 
     def compact(self, index: int) -> None:
         """Entries up to `index`, which are applied, cannot be read any more."""
@@ -191,6 +207,7 @@ class RaftGroup:
             and raft.id in raft.tracker.progress
             and self.application is not None
             and self.held is None
+            and not self.muted
         )
         if not can_propose:
             self.leads = False

@@ -99,7 +99,7 @@ class ReadBatcher:
 
     def is_alone(self, group: RaftGroup) -> bool:
         """True if this node is the only member of a group."""
-        return not group.has_peers and group.storage.conf_state.voters == (self._driver.node_id,)
+        return not group.has_peers
 
     def _read(self, group: RaftGroup) -> "asyncio.Future[None]":
         """The read that a caller waits for that comes now."""

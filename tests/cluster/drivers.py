@@ -251,7 +251,7 @@ class DriverNode:
             return self.driver.group(GROUP, ConfState(self.setup.voters))
         tail = [entry_of(record) for record in found.entries_after(0)]
         configuration = HardState(voters=self.setup.voters)
-        group = recovered_group(GROUP, found, LogPosition(0, 0), tail, configuration)
+        group = recovered_group(self.node_id, GROUP, found, LogPosition(0, 0), tail, configuration)
         self.driver.add(group)
         return group
 

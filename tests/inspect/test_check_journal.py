@@ -191,7 +191,7 @@ def test_a_file_that_a_crash_left_unfinished_is_a_warning(tmp_path: Path) -> Non
         (header(2, node=2) + bytes(100), "belongs to node 2 of cluster 30313233"),
         (header(3) + bytes(100), "says that it is journal file 3"),
         (b"rubbish" * 20, "file begins with b'rubbishr'"),
-        (header(2) + flush(3, 64, [record(kind=9)], 2), "a valid record has kind 9"),
+        (header(2) + flush(3, 64, [record(kind=10)], 2), "a valid record has kind 10"),
         (
             journal_file([[entry(9, BATCH)]], file=2, first_flush=3),
             "raft group 1000 has entry 9 where 3 was expected",

@@ -93,7 +93,7 @@ def recovered(node: DriverNode, *entries: Entry, raft_group: int = 2000) -> Raft
     """A group that a start has found, with an unapplied tail."""
     storage = RaftStorage(ConfState(node.setup.voters))
     storage.append(entries)
-    group = RaftGroup(raft_group, storage)
+    group = RaftGroup(raft_group, storage, node.node_id)
     node.driver.add(group)
     return group
 

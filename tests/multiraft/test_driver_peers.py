@@ -4,6 +4,7 @@ entries that are not in memory, snapshots.
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from pixy.raft import (
     Entry,
     Message,
     MessageType,
+    RaftEntryType,
     Snapshot,
     StateType,
 )
+from pixy.raft.wire import encode_conf_change
 from tests.cluster.drivers import (
     BATCH,
     COMMAND,
@@ -31,6 +34,7 @@ from tests.cluster.drivers import (
     DriverNetwork,
     DriverNode,
     NodeSetup,
+    PayloadLog,
     batch_of,
     forwarded_proposal,
 )
@@ -407,6 +411,101 @@ async def test_a_leader_changes_the_configuration(network: DriverNetwork) -> Non
     await network.run()
     assert {node.group.storage.conf_state for node in (leader, network[2])} == {ConfState((1, 2))}
     assert leader.application.conf_changes == 1
+
+
+def newcomer(network: DriverNetwork, directory: Path) -> DriverNode:
+    """Node 4, which knows nothing of the group."""
+    setup = replace(network[1].setup, voters=())
+    network.nodes[4] = DriverNode(directory / "4", 4, setup).bind()
+    return network[4]
+
+
+ADD_LEARNER = ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, 4),))
+
+
+async def test_a_learner_of_a_partition_gets_a_snapshot_and_never_its_first_entries(
+    network: DriverNetwork, tmp_path: Path
+) -> None:
+    leader, learner = await network.elect(1), newcomer(network, tmp_path)
+    leader.propose(b"command")
+    await network.run()
+    assert leader.group.storage.start.index == 0
+
+    def offered() -> Snapshot:
+        applied = leader.group.applied
+        return Snapshot(applied.index, applied.term, leader.group.storage.conf_state)
+
+    leader.driver.snapshots.offer(leader.group, offered)
+    assert leader.driver.change_configuration(leader.group, ADD_LEARNER)
+    await network.run()
+    await network.tick(10)
+    assert [snapshot.conf_state for _, snapshot in learner.fetches] == [ConfState((1, 2, 3), (4,))]
+    assert (learner.group.storage.last_index(), learner.application.applied) == (0, [])
+    assert learner.driver.snapshots.arrived(learner.group, learner.fetches[0][1])
+    await network.tick()
+    leader.propose(b"next")
+    await network.run()
+    assert learner.application.applied == [b"next"]
+    assert learner.group.storage.conf_state == ConfState((1, 2, 3), (4,))
+
+
+async def test_a_learner_of_a_state_group_gets_its_first_entries(tmp_path: Path) -> None:
+    node = DriverNode(tmp_path / "1")
+    group = node.driver.group(2, ConfState((1,)))
+    node.driver.bind(group, PayloadLog(), PayloadLog.apply)
+    node.driver.seek_leader(group)
+    await node.settle()
+    assert node.driver.change_configuration(group, ADD_LEARNER)
+    await node.settle()
+    assert (group.storage.conf_state, group.storage.start.index) == (ConfState((1,), (4,)), 0)
+    node.close()
+
+
+async def test_a_replica_that_knows_no_members_votes_and_takes_no_first_entries(
+    network: DriverNetwork, tmp_path: Path
+) -> None:
+    node = newcomer(network, tmp_path)
+    change = Entry(1, 2, RaftEntryType.CONF_CHANGE_V2, encode_conf_change(ADD_LEARNER))
+    node.driver.step(GROUP, Message(MessageType.APP, 4, 1, 1, entries=[Entry(1, 1), change], commit=2))
+    node.driver.step(GROUP, Message(MessageType.APP, 4, 1, 1, commit=0))
+    await node.settle()
+    storage = node.group.storage
+    assert (storage.last_index(), storage.conf_state, network.wire) == (0, ConfState(), [])
+    # What does not begin with the first entry is refused, so that a snapshot comes.
+    node.driver.step(GROUP, Message(MessageType.APP, 4, 1, 1, 1, 7, [Entry(1, 8)], 2))
+    await node.settle()
+    [refusal] = network.sent(MessageType.APP_RESP, 4)
+    assert (refusal.reject, refusal.reject_hint) == (True, 0)
+    assert node.group.node is not None
+    node.group.node.forget_leader()
+    node.driver.step(GROUP, Message(MessageType.VOTE, 4, 2, 5, 4, 9))
+    await node.settle()
+    assert [each.reject for each in network.sent(MessageType.VOTE_RESP, 4)] == [False]
+    assert storage.hard_state.vote == 2
+    for _ in range(50):
+        node.driver.tick()
+    await node.settle()
+    assert network.sent(MessageType.PRE_VOTE, 4) == []
+    assert not node.group.decides
+
+
+async def test_a_follower_gets_the_snapshot_that_there_was_not_within_a_change(
+    network: DriverNetwork, tmp_path: Path
+) -> None:
+    leader = await network.elect(1)
+    network.cut.add(3)
+    leader.propose(b"command")
+    await network.run()
+    leader.group.compact(leader.group.applied_index)
+    leader.driver.snapshots.offer(leader.group, lambda: None)
+    network.cut.clear()
+    await network.tick(4)
+    snapshot = Snapshot(leader.group.applied_index, leader.group.applied_term, ConfState((1, 2, 3)))
+    leader.driver.snapshots.offer(leader.group, lambda: snapshot)
+    assert leader.driver.change_configuration(leader.group, ADD_LEARNER)
+    newcomer(network, tmp_path)
+    await network.run()
+    assert [each for _, each in network[3].fetches] == [snapshot]
 
 
 async def test_only_one_change_of_the_configuration_is_under_way(network: DriverNetwork) -> None:

@@ -23,7 +23,7 @@ class Cached:
 
     def __init__(self, cache: EntryCache, raft_group: int = 1000) -> None:
         self.cache = cache
-        self.group = RaftGroup(raft_group, RaftStorage(ConfState((1, 2))))
+        self.group = RaftGroup(raft_group, RaftStorage(ConfState((1, 2))), 1)
 
     def store(self, count: int) -> None:
         last = self.group.storage.last_index()

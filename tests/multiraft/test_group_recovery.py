@@ -29,7 +29,7 @@ def tail_from(index: int) -> list[Entry]:
 
 def recovered(up_to: LogPosition = APPLIED, **fields: Any) -> RaftGroup:
     """The group, applied up to a position."""
-    return recovered_group(7, found_with(**fields), up_to, tail_from(up_to.index + 1), ALONE)
+    return recovered_group(1, 7, found_with(**fields), up_to, tail_from(up_to.index + 1), ALONE)
 
 
 def terms_of(storage: RaftStorage) -> dict[int, int]:
@@ -107,7 +107,7 @@ def test_followers_can_have_what_is_behind_the_first_entry_of_the_journal() -> N
 
 @pytest.mark.parametrize("applied", [LogPosition(1, 2), LogPosition(1, 0)])
 def test_followers_can_have_nothing_up_to_an_applied_entry_before_the_journal(applied: LogPosition) -> None:
-    group = recovered_group(7, found_with(), applied, tail_from(3), ALONE)
+    group = recovered_group(1, 7, found_with(), applied, tail_from(3), ALONE)
     assert group.storage.start == applied
 
 
@@ -117,7 +117,7 @@ def test_without_a_tail_the_applied_entry_is_the_last_one() -> None:
 
 
 def test_a_log_that_is_all_elsewhere_begins_behind_the_applied_entry() -> None:
-    group = recovered_group(7, RecoveredGroup(7, end=9), LogPosition(4, 9), [], ALONE)
+    group = recovered_group(1, 7, RecoveredGroup(7, end=9), LogPosition(4, 9), [], ALONE)
     assert (group.storage.start, group.storage.last_index()) == (LogPosition(4, 9), 9)
 
 
@@ -155,7 +155,7 @@ def test_the_commit_index_is_the_highest_known_up_to_the_last_entry(
 def test_a_configuration_is_committed_once_it_is_written() -> None:
     assert hard_state_with(Stored(term=4, commit=6, conf_index=7)).commit == 7
     state = Stored(voters=[1, 2], conf_index=8)
-    assert recovered_group(7, found_with(), APPLIED, tail_from(5), state).storage.hard_state.commit == 8
+    assert recovered_group(1, 7, found_with(), APPLIED, tail_from(5), state).storage.hard_state.commit == 8
 
 
 # --- the configuration ----------------------------------------------------------------------------
@@ -175,13 +175,35 @@ def test_the_newer_configuration_of_journal_and_state_is_used(
     journal: Stored | None, state: Stored, used: tuple[tuple[int, ...], int]
 ) -> None:
     found = found_with(hard_state=None if journal is None else journal.SerializeToString())
-    storage = recovered_group(7, found, APPLIED, tail_from(5), state).storage
+    storage = recovered_group(1, 7, found, APPLIED, tail_from(5), state).storage
     assert (storage.conf_state, storage.conf_index) == (ConfState(used[0]), used[1])
 
 
 def test_a_configuration_that_is_none_is_refused_wherever_it_is_from() -> None:
     with pytest.raises(DataDirectoryError, match="raft group 7 has a configuration that is none: no voters"):
-        recovered_group(7, found_with(), APPLIED, tail_from(5), Stored(voters=[1, 1]))
+        recovered_group(1, 7, found_with(), APPLIED, tail_from(5), Stored(voters=[1, 1]))
+
+
+def test_a_replica_that_has_voted_and_knows_no_members_starts_again() -> None:
+    state = Stored(term=7, vote=3)
+    found = RecoveredGroup(7, hard_state=state.SerializeToString(), hard_state_file=2)
+    group = recovered_group(1, 7, found, LogPosition(0, 0), [], Stored(voters=[1, 2]))
+    assert group.is_blank, "not the founders: the journal knows better"
+    assert group.storage.hard_state == HardState(7, 3, 0)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        {"first": 1, "last": 2, "terms": [(1, 4)], "end": 2},
+        {"reset": LogReset(LogPosition(4, 9), Stored()), "end": 9},
+        {"applied": AppliedPosition(index=4, term=4)},
+    ],
+)
+def test_a_replica_with_a_log_and_without_members_is_refused(log: dict[str, Any]) -> None:
+    found = RecoveredGroup(7, hard_state=Stored(term=7).SerializeToString(), **log)
+    with pytest.raises(DataDirectoryError, match="no voters"):
+        recovered_group(1, 7, found, LogPosition(0, 0), [], Stored())
 
 
 # --- files that hold its records ------------------------------------------------------------------

@@ -29,7 +29,7 @@ def message_in(record: UnitRecord) -> state_pb2.HardState:
 
 
 def new_group(*voters: int) -> RaftGroup:
-    return RaftGroup(7, RaftStorage(ConfState(voters)))
+    return RaftGroup(7, RaftStorage(ConfState(voters)), 1)
 
 
 # --- writes of the core ---------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Stamping:
 class Bench:
     """Proposals of node 1 in its incarnation 4, and everything that they do."""
 
-    group: RaftGroup = field(default_factory=lambda: RaftGroup(1000, RaftStorage(ConfState((1, 2, 3)))))
+    group: RaftGroup = field(default_factory=lambda: RaftGroup(1000, RaftStorage(ConfState((1, 2, 3))), 1))
     appended: list[tuple[bytes, ProposalId]] = field(default_factory=list)
     forwarded: list[tuple[bytes, ProposalId]] = field(default_factory=list)
     after: list[int] = field(default_factory=list)
@@ -118,6 +118,34 @@ def test_a_proposal_is_answered_although_another_process_has_proposed_as_this_no
     assert isinstance(result, DeadlineExceeded)
     assert len(bench.appended) == 1
     assert "raft group 1000 has later proposals under the id of this node, 1" in str(result)
+
+
+def test_another_way_goes_on_with_everything_under_the_same_identities() -> None:
+    bench = Bench()
+    bench.follow(2)
+    other = Proposals(bench.group, bench.proposer)
+    bench.submit(b"a")
+    other.submit(COMMAND, b"b", lambda result: bench.results.update({b"b": result}))
+    bench.submit(b"c")
+    bench.follow(0)
+    bench.submit(b"waits")
+    bench.follow(2)
+    bench.proposals.applied(1, "first")
+    for number in range(WINDOW):
+        bench.submit(b"%d" % number)
+    bench.forwarded.clear()
+    bench.proposals.go_on_in(other)
+    again = [(b"c", id_of(3)), (b"waits", id_of(4))]
+    again += [(b"%d" % number, id_of(5 + number)) for number in range(WINDOW - 3)]
+    assert bench.forwarded == again, "in their order, as far as the window goes"
+    assert (len(bench.proposals), len(other)) == (0, WINDOW + 3)
+    assert [other.before(sequence) for sequence in (2, 3, 4)] == [0, 2, 3]
+    other.applied(2, "second")
+    assert bench.forwarded[-1] == (b"%d" % (WINDOW - 3), id_of(WINDOW + 2)), "the next one"
+    other.applied(4, "fourth")
+    assert bench.results == {b"a": "first", b"b": "second", b"waits": "fourth"}
+    assert bench.proposer.sequences is not None
+    assert len(bench.proposer.sequences[1000].in_flight) == 1, "the window is the other's alone"
 
 
 def test_at_most_a_window_is_in_flight() -> None:

@@ -10,7 +10,7 @@ from tests.cluster.drivers import COMMAND, DriverNetwork, DriverNode, forwarded_
 
 
 def group_of(conf_state: ConfState) -> RaftGroup:
-    return RaftGroup(7, RaftStorage(conf_state))
+    return RaftGroup(7, RaftStorage(conf_state), 1)
 
 
 # --- members --------------------------------------------------------------------------------------
@@ -26,6 +26,13 @@ def test_a_group_of_one_voter_has_no_peers() -> None:
 )
 def test_voters_learners_and_outgoing_voters_are_peers(conf_state: ConfState) -> None:
     assert group_of(conf_state).has_peers
+
+
+@pytest.mark.parametrize("conf_state", [ConfState(), ConfState((2,)), ConfState((), (1,))])
+def test_a_group_that_this_node_does_not_vote_in_decides_nothing_alone(conf_state: ConfState) -> None:
+    group = group_of(conf_state)
+    assert (group.has_peers, group.decides) == (True, False)
+    assert group.is_blank is (conf_state == ConfState())
 
 
 def test_a_new_configuration_may_end_having_peers() -> None:

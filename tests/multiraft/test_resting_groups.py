@@ -18,7 +18,7 @@ OWN, OTHER, THIRD = 1, 2, 3
 
 def group_of(raft_group: int, lead: int, term: int = 5) -> RaftGroup:
     """A group of three nodes, which one of them leads."""
-    group = RaftGroup(raft_group, RaftStorage(ConfState((OWN, OTHER, THIRD))))
+    group = RaftGroup(raft_group, RaftStorage(ConfState((OWN, OTHER, THIRD))), OWN)
     group.node = RaftNode(OWN, group.storage, RAFT_CONFIG, Random(1))
     raft = group.node.raft
     raft.term, raft.lead = term, lead

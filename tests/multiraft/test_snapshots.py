@@ -231,7 +231,7 @@ async def test_a_group_that_was_removed_meanwhile_needs_no_snapshot(follower: Dr
 
 
 async def test_a_start_writes_the_reset_that_a_crash_has_prevented(follower: DriverNode) -> None:
-    group = RaftGroup(2, RaftStorage(ConfState((1, 2, 3), (4,)), 7))
+    group = RaftGroup(2, RaftStorage(ConfState((1, 2, 3), (4,)), 7), 1)
     group.storage.append([Entry(2, index) for index in range(1, 16)])
     group.applied_term, group.applied_index = 3, 12
     follower.driver.snapshots.finish_install(group)

@@ -386,7 +386,7 @@ def test_the_directory_of_a_deleted_topic_loses_its_name_before_its_files(
 ) -> None:
     """Otherwise its remains after a crash may have no identity file, and their owner is unknown."""
 
-    def leave_its_name(disk: Disk, path: Path, raft_group: int) -> Path:
+    def leave_its_name(disk: Disk, path: Path, gone: Path) -> Path:
         return path
 
     for module in (partition_directory, log_segments):

@@ -82,6 +82,11 @@ def carried_over(index: int, term: int = 1, raft_group: int = 1000) -> bytes:
     return record(RecordKind.RELOCATED_LOG_RESET, 0, raft_group, index, term, configuration())
 
 
+def gone(term: int = 1, raft_group: int = 1000) -> bytes:
+    state = HardState(term=term, vote=1)
+    return record(RecordKind.REPLICA_GONE, 0, raft_group, 0, term, state.SerializeToString())
+
+
 def configuration() -> bytes:
     return HardState(voters=[1, 2], learners=[3], conf_index=7).SerializeToString()
 

@@ -17,7 +17,7 @@ from pixy.storage import (
 from pixy.storage.disk.removal import remove_directories
 from pixy.storage.disk.upkeep import Steps
 from pixy.storage.partition.log_segments import AgedSegments
-from pixy.storage.partition.partition_directory import retire_partition_directory
+from pixy.storage.partition.partition_directory import deleted_directory, retire_partition_directory
 from tests.storage.batches import batch
 
 CLUSTER_ID = b"c" * 16
@@ -94,7 +94,9 @@ def sort_directories(disk: Disk, topics: Path, known: KnownPartitions) -> dict[s
 
 def remove_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> None:
     """Remove the directory of a deleted partition."""
-    retired = retire_partition_directory(disk, path, identity)
+    retired = retire_partition_directory(
+        disk, path, identity, deleted_directory(path.parent, identity.raft_group)
+    )
     if retired is not None:
         exhaust(remove_directories(disk, path.parent, [retired]))
 
@@ -102,6 +104,6 @@ def remove_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> Non
 def remove_log(disk: Disk, log: PartitionLog) -> None:
     """Remove the log of a deleted topic, on its one thread."""
     log.topic.deleted = True
-    retired = log.retire()
+    retired = log.retire(deleted_directory(log._files.directory.parent, log.identity.raft_group))
     if retired is not None:
         exhaust(remove_directories(disk, retired.parent, [retired]))

@@ -380,6 +380,7 @@ def test_later_kind(tmp_path: Path, kind: int, entry_type: int) -> None:
         (RecordKind.LOG_RESET, "raft group 1000: log reset"),
         (RecordKind.RELOCATED_LOG_RESET, "raft group 1000: log reset"),
         (RecordKind.PEER_STARTS, "starts of other nodes"),
+        (RecordKind.REPLICA_GONE, "raft group 1000: replica that is gone"),
     ],
 )
 def test_undecodable(tmp_path: Path, kind: RecordKind, what: str) -> None:

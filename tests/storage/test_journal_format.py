@@ -159,6 +159,7 @@ def test_the_numbers_of_kinds_and_types_never_change() -> None:
         "RELOCATED_LOG_RESET": 6,
         "INCARNATION": 7,
         "PEER_STARTS": 8,
+        "REPLICA_GONE": 9,
     }
     assert {kind.name: kind.value for kind in EntryType} == {
         "EMPTY": 0,
@@ -281,7 +282,7 @@ def test_a_flush_whose_frame_says_another_number_of_records__refused(count: int)
     assert len(scanned(header() + flush(1, 64, body))[0]) == 2
 
 
-@pytest.mark.parametrize(("kind", "entry_type"), [(9, 0), (0, 0), (255, 0), (1, 7), (4, 7)])
+@pytest.mark.parametrize(("kind", "entry_type"), [(10, 0), (0, 0), (255, 0), (1, 7), (4, 7)])
 def test_a_record_of_an_unknown_kind__refused(kind: int, entry_type: int) -> None:
     with pytest.raises(
         CorruptData, match=f"kind {kind} and entry type {entry_type}, .* a newer one wrote it"

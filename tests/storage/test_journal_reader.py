@@ -336,7 +336,7 @@ def test_every_shorter_file_is_noticed(tmp_path: Path, piece: int) -> None:
         (header(node=3), "belongs to node 3"),
         (header(version=3), "format version 3 is newer than 2"),
         (bytes(64), "file begins with"),
-        (journal_file([[record(9)]]), "corrupt at byte 104: a valid record has kind 9"),
+        (journal_file([[record(10)]]), "corrupt at byte 104: a valid record has kind 10"),
         (journal_file([[record(5, version=1)]], version=1), "which format version 1 does not have"),
     ],
 )

@@ -169,7 +169,7 @@ def test_they_agree_on_an_unfinished_file(tmp_path: Path, leftover: bytes) -> No
         header(4) + bytes(100),
         b"rubbish" * 20,
         bytes(500) + b"x",
-        header(3) + flush(5, 64, [record(kind=9)], 3),
+        header(3) + flush(5, 64, [record(kind=10)], 3),
         header(3) + flush(5, 64, [entry(5, BATCH)], 3, count=2),
         header(3) + flush(6, 64, [entry(5, BATCH)], 3),
         journal_file([[entry(9, BATCH)]], file=3, first_flush=5),

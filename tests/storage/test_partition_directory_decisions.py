@@ -3,7 +3,7 @@
 There are two partitions, `topic-0` and `other-0`; the tests change the first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -37,8 +37,8 @@ def contents(topics: Path) -> dict[str, bytes | None]:
     }
 
 
-def sort(topics: Path) -> dict[str, CorruptData | None]:
-    return sort_directories(DISK, topics, KnownPartitions(LIVE, CLUSTER_ID, NEXT))
+def sort(topics: Path, departed: Collection[int] = ()) -> dict[str, CorruptData | None]:
+    return sort_directories(DISK, topics, KnownPartitions(LIVE, CLUSTER_ID, NEXT, departed))
 
 
 def taken(topics: Path) -> None:
@@ -121,7 +121,7 @@ def test_temporary_file(topics: Path) -> None:
 def test_deleted(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
     identify(topics, identity(GONE))
     assert removed(topics, "topic-0") == {"other-0": None}
-    assert "removing what the deletion of topics has left" in capsys.readouterr().out
+    assert "removing what deleted topics and departed replicas have left" in capsys.readouterr().out
 
 
 def test_half_deleted(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_half_deleted(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gone.mkdir()
     (gone / SEGMENT).write_bytes(b"the rest")
     assert removed(topics, gone.name) == {"topic-0": None, "other-0": None}
-    assert "removing what the deletion of topics has left" in capsys.readouterr().out
+    assert "removing what deleted topics and departed replicas have left" in capsys.readouterr().out
 
 
 def test_deleted_twice(topics: Path) -> None:
@@ -164,6 +164,23 @@ def test_replaced(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = a_copy(topics, TOPIC, "replaced")
     assert removed(topics, path.name) == {"topic-0": None, "other-0": None}
     assert "deletion" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_departed(topics: Path, is_back: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    raft_group = TOPIC if is_back else GONE
+    identify(topics, identity(raft_group))
+    a_copy(topics, raft_group, "replaced")  # of an earlier departure
+    assert sort(topics, [raft_group]) == {"other-0": None}
+    assert sorted(path.name for path in topics.iterdir()) == ["other-0"]
+    assert "removing what deleted topics and departed replicas have left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_departed_and_cut_off(topics: Path, is_back: bool) -> None:
+    """A crash behind the new name: the partition may be here again at the next start."""
+    path = a_copy(topics, TOPIC if is_back else GONE, "replaced")
+    assert removed(topics, path.name) == {"topic-0": None, "other-0": None}
 
 
 @pytest.mark.parametrize("kind", ["copy", "replaced"])

@@ -23,6 +23,7 @@ from tests.storage.journals import (
     configuration,
     content,
     entry,
+    gone,
     hard_state,
     header,
     incarnation,
@@ -260,6 +261,47 @@ def test_the_newest_incarnation_is_known_and_its_file(tmp_path: Path) -> None:
     assert (journal.incarnation, journal.incarnation_file) == (4, 2)
 
 
+def test_a_replica_that_is_gone_keeps_its_vote_and_nothing_else(tmp_path: Path) -> None:
+    first_life = [hard_state(commit=9), reset(5), entry(6), applied(1000, 6), entry(6, b"other", 1001)]
+    write_files(
+        tmp_path,
+        journal_file([first_life]),
+        journal_file([[entry(7), entry(7, b"other", 1001), gone(4)]], file=2, first_flush=2),
+    )
+    journal = recover(tmp_path)
+    state = HardState(term=4, vote=1).SerializeToString()
+    assert journal.groups[1000] == RecoveredGroup(1000, hard_state=state, hard_state_file=2, terms=[])
+    assert [entry.index for entry in journal.groups[1001].entries] == [6, 7]
+    # No file stays for what it had, and nothing of it is served.
+    assert [sorted(file.spans) for file in journal.files] == [[1001], [1001]]
+
+
+def test_a_replica_that_is_back_has_what_came_since(tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        journal_file([[hard_state(), entry(1), entry(2), applied(1000, 2)], [entry(3), gone(4)]]),
+        journal_file([[hard_state(term=5), reset(2, 5), applied(1000, 2)]], file=2, first_flush=3),
+        journal_file([[entry(3, b"three", term=5)]], file=3, first_flush=4),
+    )
+    journal = recover(tmp_path)
+    found = journal.groups[1000]
+    assert [bytes(entry.payload) for entry in found.entries_after(2)] == [b"three"]
+    assert found.reset is not None
+    assert (found.reset.position, found.reset_file) == (LogPosition(5, 2), 2)
+    assert (found.applied and found.applied.index, found.applied_file) == (2, 2)
+    assert [file.spans.get(1000) for file in journal.files] == [None, None, (3, 3, 64)]
+
+
+def test_a_vote_that_is_written_again_voids_nothing_of_a_later_life(tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        journal_file([[gone(4)], [entry(9), gone(4)]]),
+        journal_file([[reset(7, 5), entry(8, term=5)]], file=2, first_flush=3),
+    )
+    found = recover(tmp_path).groups[1000]
+    assert [entry.index for entry in found.entries] == [8]
+
+
 def test_the_newest_starts_of_other_nodes_are_known_and_their_file(tmp_path: Path) -> None:
     assert (recover(tmp_path).peer_starts, recover(tmp_path).peer_starts_file) == (b"", 0)
     write_files(
@@ -346,6 +388,7 @@ EACH_KIND = journal_file(
         [hard_state(), reset(5), applied(1000, 5), incarnation(2), entry(6, b"six")],
         [
             peer_starts((2, 3, 4)),
+            gone(3, 1002),
             carried_over(5),
             relocated(3, b"three", 1001),
             record(1, 4, index=7, commit=6, proposal=(1, 2, 3)),

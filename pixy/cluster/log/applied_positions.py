@@ -45,10 +45,13 @@ class AppliedPositionWriter:
             self.write(positions)
 
     def _is_outdated(self, log: PartitionLog, mark: Mark) -> bool:
-        """True if the replica has taken over a snapshot since, or has another log by now."""
-        if mark.replica.log is not log:
+        """True if the replica has taken over a snapshot since, has another log by now, or has left
+        its raft group.
+        """
+        group = self._groups.get(mark.replica.raft_group)
+        if mark.replica.log is not log or group is None:
             return True
-        position = self._groups[mark.replica.raft_group].position
+        position = group.position
         return position is not None and mark.applied.index < position.index
 
     def write(self, positions: list[AppliedPosition], then: Callable[[], None] | None = None) -> None:

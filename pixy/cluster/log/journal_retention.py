@@ -9,8 +9,9 @@ lack of a quorum or because their files are damaged, have their entries relocate
 Order that recovery relies on, of which this module is the owner:
 
     relocation      entries of such groups that only the oldest file has
-    carry-over      hard states, log resets, applied positions, the incarnation and the starts of
-                    other nodes that only the oldest file has
+    carry-over      hard states, log resets, applied positions, votes in groups that the node has
+                    departed from, the incarnation and the starts of other nodes that only the
+                    oldest file has
     durable         all of these: the journal keeps the order of its records
     unlink          of the oldest file
 
@@ -29,7 +30,7 @@ from pixy.cluster.log.peer_start_record import PeerStartRecord
 from pixy.cluster.log.relocation import Relocation, is_stuck
 from pixy.cluster.log.replica import StateReplica
 from pixy.config import JournalConfig
-from pixy.multiraft import RaftGroup, carry_over
+from pixy.multiraft import DepartedGroups, RaftGroup, carry_over
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import Journal, JournalFile
 
@@ -46,6 +47,7 @@ class RetentionDependencies:
         positions: writes applied positions again.
         checkpoints: lets state groups do without the oldest file.
         relocation: lets groups that are stuck do without it.
+        departed: votes in groups that this node has departed from.
         incarnation: the node's incarnation.
         peer_starts: starts of other nodes.
     """
@@ -53,6 +55,7 @@ class RetentionDependencies:
     positions: AppliedPositionWriter
     checkpoints: Checkpoints
     relocation: Relocation
+    departed: DepartedGroups
     incarnation: Incarnation
     peer_starts: PeerStartRecord
 
@@ -164,7 +167,7 @@ class JournalRetention:
             return
         positions: list[AppliedPosition] = []
         for group in groups[:_GROUPS_PER_ITERATION]:
-            if group.raft_group not in self._groups:
+            if self._groups.get(group.raft_group) is not group:
                 continue
             if group.position_file == oldest.number:
                 assert group.position is not None
@@ -179,6 +182,7 @@ class JournalRetention:
             self._parts.positions.write(positions)
             asyncio.get_running_loop().call_soon(self._carry_over, oldest, rest)
             return
+        self._parts.departed.carry_over(oldest.number)
         if self._parts.incarnation.file == oldest.number:
             self._parts.incarnation.write()
         if self._parts.peer_starts.file == oldest.number:

@@ -253,7 +253,12 @@ class NodeLog:
             self.journal, groups, config.file_bytes, self.files, self._reader, self._hooks.on_fault
         )
         parts = RetentionDependencies(
-            self._positions, self.checkpoints, relocation, self.incarnation, self.peer_starts
+            self._positions,
+            self.checkpoints,
+            relocation,
+            self.driver.departed,
+            self.incarnation,
+            self.peer_starts,
         )
         return JournalRetention(self.journal, groups, parts, config)
 

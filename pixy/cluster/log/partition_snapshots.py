@@ -89,7 +89,8 @@ class Takeovers:
 
 
 def describe(group: RaftGroup) -> Snapshot | None:
-    """The snapshot that a leader offers, None if its log was never cut.
+    """The snapshot that a leader offers, None if its log was never cut, or within a change of the
+    configuration.
 
     Without data if the state is not known: it tells a follower that it is behind.
     """
@@ -100,7 +101,9 @@ def describe(group: RaftGroup) -> Snapshot | None:
     exact = group.begin
     if exact is not None and exact.index >= max(start.index, storage.conf_index):
         return Snapshot(exact.index, exact.term, storage.conf_state, _described(exact))
-    if not isinstance(replica, PartitionReplica) or storage.conf_index > group.applied_index:
+    if storage.conf_index > group.applied_index:
+        return None
+    if not isinstance(replica, PartitionReplica):
         return Snapshot(start.index, start.term, storage.conf_state)
     return applied_state(replica)[0]
 

@@ -11,6 +11,7 @@ its partition, whose id nobody gets again.
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from pixy.aio.retries import Backoff
 from pixy.aio.tasks import Tasks
@@ -85,6 +86,14 @@ class ProposalForwarder:
         self, target: RemotePartition, kind: EntryType, payload: bytearray, done: Done, deadline: float
     ) -> None:
         """As `Driver.propose`."""
+        self._group(target).through.submit(kind, payload, done, deadline)
+
+    def go_on_with(self, target: RemotePartition, proposals: Proposals[Any]) -> None:
+        """Bring proposals through elsewhere that this node has made to a replica of its own."""
+        proposals.go_on_in(self._group(target).through)
+
+    def _group(self, target: RemotePartition) -> _RemoteGroup:
+        """A group that is about to have proposals."""
         group = self._groups.get(target.raft_group)
         if group is None:
             group = self._groups[target.raft_group] = _RemoteGroup(target, self._proposer)
@@ -92,7 +101,7 @@ class ProposalForwarder:
         self._busy[group] = None
         if self._timer is None:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
-        group.through.submit(kind, payload, done, deadline)
+        return group
 
     def removed(self, raft_groups: Iterable[int], error: PixyError) -> None:
         """Answer the proposals to groups that are gone."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from pixy.cluster.log import PartitionReplica
-from pixy.storage import LogWriter, Removal
+from pixy.storage import LogWriter, Removal, deleted_directory
 
 _DROPPED_PER_ITERATION = 100
 """Partitions dropped in one iteration of the event loop, and renamed in one job of the writer."""
@@ -19,10 +19,13 @@ _DROPPED_PER_ITERATION = 100
 class DroppedTopic:
     """The partitions of a deleted topic whose directories still have their names."""
 
-    __slots__ = ("_removal", "_replicas", "_writer")
+    __slots__ = ("_removal", "_replicas", "_topics", "_writer")
 
-    def __init__(self, replicas: deque[PartitionReplica], writer: LogWriter, removal: Removal) -> None:
+    def __init__(
+        self, replicas: deque[PartitionReplica], topics: Path, writer: LogWriter, removal: Removal
+    ) -> None:
         self._replicas = replicas
+        self._topics = topics
         self._writer = writer
         self._removal = removal
 
@@ -39,7 +42,7 @@ class DroppedTopic:
             self._writer.forget_deleted(len(replicas))
             then()
 
-        self._writer.run(partial(_retire, replicas), retired)
+        self._writer.run(partial(_retire, replicas, self._topics), retired)
         return True
 
     def retire_all(self) -> None:
@@ -55,6 +58,7 @@ def take_some(replicas: deque[PartitionReplica]) -> list[PartitionReplica]:
     return [replicas.popleft() for _ in range(min(_DROPPED_PER_ITERATION, len(replicas)))]
 
 
-def _retire(replicas: Sequence[PartitionReplica]) -> list[Path]:
+def _retire(replicas: Sequence[PartitionReplica], topics: Path) -> list[Path]:
     """Rename directories, on the writer's thread; returns those that are to be removed."""
-    return [path for replica in replicas if (path := replica.log.retire()) is not None]
+    retired = (replica.log.retire(deleted_directory(topics, replica.raft_group)) for replica in replicas)
+    return [path for path in retired if path is not None]

@@ -345,7 +345,7 @@ class Partitions:
         self.opening.drop(topic.name)
         of_topic.logs.deleted = True
         replicas = [replica for replica in of_topic.replicas if replica is not None]
-        dropped = DroppedTopic(deque(replicas), self._writer, self._removal)
+        dropped = DroppedTopic(deque(replicas), self._topics, self._writer, self._removal)
         self._dropping[topic.name] = dropped
         self._retire(topic.name, dropped)
         self._forget(deque(replicas), then)
@@ -626,6 +626,7 @@ class Partitions:
             replica.rows = DedupTable(position.rows)
         configuration = self._configuration(replica)
         replica.group = group = recovered_group(
+            self._driver.node_id,
             replica.raft_group,
             recovered.group(replica.raft_group),
             applied,

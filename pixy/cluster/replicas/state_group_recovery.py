@@ -97,7 +97,7 @@ async def recover_state_group(
     check_reset(name, applied.index, found.reset)
     is_behind = not continues(found, applied)
     tail = [] if is_behind else [entry_of(record) for record in found.entries_after(applied.index)]
-    group = recovered_group(raft_group, found, applied, tail, configuration)
+    group = recovered_group(log.driver.node_id, raft_group, found, applied, tail, configuration)
     replica = StateReplica(group, name, machine, store)
     if restored is not None:
         replica.take_over(restored)

@@ -44,7 +44,13 @@ from pixy.metrics import TIME_BOUNDS, Histogram
 from pixy.records import crc32c
 from pixy.storage.disk import DIRECT_BYTES_MIN, Buffer, Disk, Done, File, Worker, is_disk_full
 from pixy.storage.journal.gathered_units import GatheredUnits
-from pixy.storage.journal.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
+from pixy.storage.journal.journal_files import (
+    EMPTY_JOURNAL,
+    JournalFile,
+    JournalPosition,
+    forget_entries,
+    journal_path,
+)
 from pixy.storage.journal.journal_format import (
     ENTRY_KINDS,
     FILE_HEADER_BYTES,
@@ -264,6 +270,12 @@ class Journal:
         del self.files[: len(files)]
         numbers = [file.number for file in files]
         self._worker.submit(lambda: self._unlink(numbers), self._unlinked)
+
+    def forget_group(self, raft_group: int) -> None:
+        """Need no file for the entries of a raft group, and find none of them: a REPLICA_GONE that
+        is durable voids them.
+        """
+        forget_entries(self.files, raft_group)
 
     # --- on the event loop ------------------------------------------------------------------------
 

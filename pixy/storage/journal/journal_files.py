@@ -40,8 +40,8 @@ class JournalFile:
     """Bookkeeping of one journal file.
 
     Invariant: `spans` has every raft group with an entry in the file, originals and relocated ones,
-    also those that were replaced or voided since. So a file is retained for a group whose entries
-    were copied into it, and for entries replaced since.
+    also those that were replaced or voided since, but by a REPLICA_GONE. So a file is retained for
+    a group whose entries were copied into it, and for entries replaced since.
 
     Attributes:
         number: its number.
@@ -75,6 +75,12 @@ class FilePart(NamedTuple):
     number: int
     begin: int
     end: int
+
+
+def forget_entries(files: Iterable[JournalFile], raft_group: int) -> None:
+    """Take a raft group out of the spans of files: a REPLICA_GONE behind them voids its entries."""
+    for file in files:
+        file.spans.pop(raft_group, None)
 
 
 def parts_with(files: Iterable[JournalFile], raft_group: int, lo: int, hi: int) -> list[FilePart]:

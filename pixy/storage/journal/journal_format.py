@@ -114,6 +114,12 @@ class RecordKind(IntEnum):
     others write it. A release without it refuses it, as any unknown kind, and has to: it would not
     recognize an older self of another node.
     """
+    REPLICA_GONE = 9
+    """A replica has left its raft group: voids all records of the group before it, but for term and
+    vote, which are in the payload; see `journal_groups`. Written again before its file is removed,
+    as long as the group may come back. A release without it refuses it, and has to: a replica that
+    comes back would take the state of before for its own.
+    """
 
 
 class EntryType(IntEnum):

@@ -3,6 +3,10 @@
 `journal_scan` decides about files and flushes, this module about records whose checksums are valid,
 `journal_entries` about the entries and resets of one raft group. Records that cannot be decoded, or
 contradict earlier ones, become reasons to refuse the start.
+
+A replica that leaves its raft group may come back, and knows nothing of the group then but its
+vote. What the journal has of its former life would contradict the new one: a record REPLICA_GONE
+voids it.
 """
 
 from collections.abc import Callable, Iterator
@@ -94,6 +98,7 @@ class JournalGroups(Generic[T]):
         groups: records by raft group.
         incarnation: newest number of a start of the node, 0 if there is none; and its file.
         peer_starts: newest record of that kind, empty if there is none; and its file.
+        gone: file of the newest REPLICA_GONE of each raft group that has one.
         trusted: set to False behind a refusal: records are still examined, and no more kept.
     """
 
@@ -104,6 +109,7 @@ class JournalGroups(Generic[T]):
         self.incarnation_file = 0
         self.peer_starts = b""
         self.peer_starts_file = 0
+        self.gone: dict[int, int] = {}
         self.trusted = True
 
     def take(
@@ -146,6 +152,8 @@ class JournalGroups(Generic[T]):
                 state = _decoded(HardState, payload, f"raft group {raft_group}: log reset")
                 reset = LogReset(LogPosition(term, index), state)
                 self._take_reset(file.number, raft_group, reset, original=kind == RecordKind.LOG_RESET)
+            case RecordKind.REPLICA_GONE:
+                self._take_gone(file, raft_group, payload)
             case RecordKind.INCARNATION:
                 self._take_incarnation(file.number, index)
             case RecordKind.PEER_STARTS:
@@ -178,6 +186,15 @@ class JournalGroups(Generic[T]):
         elif not group.entries.carried_over(reset.position):
             return
         group.reset, group.reset_file = reset, number
+
+    def _take_gone(self, file: JournalFile, raft_group: int, payload: bytes) -> None:
+        _decoded(HardState, payload, f"raft group {raft_group}: replica that is gone")
+        if self.trusted:
+            file.spans.pop(raft_group, None)
+            self.gone[raft_group] = file.number
+            self.groups[raft_group] = ScannedGroup(
+                GroupEntries(raft_group), hard_state=payload, hard_state_file=file.number
+            )
 
     def _take_incarnation(self, number: int, incarnation: int) -> None:
         if not self.trusted:

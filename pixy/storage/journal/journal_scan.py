@@ -61,7 +61,8 @@ here or in a later file, proves that flush n was durable.
                      number of records
     undecodable      valid record whose payload cannot be       refused: the state that it holds is
                      decoded: hard state, applied positions,    lost
-                     reset, starts of other nodes
+                     reset, starts of other nodes, replica
+                     that is gone
     undecodable      entry whose payload cannot be decoded      accepted: it has no effect, see
     entry            (`entry_payloads`)                         `entry_payloads`
     incarnation      a number of a start of the node below an   refused: files of two copies of the

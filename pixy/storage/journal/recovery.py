@@ -29,7 +29,13 @@ from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage.disk import Disk, is_disk_full
 from pixy.storage.journal.journal_entries import entries_after
-from pixy.storage.journal.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
+from pixy.storage.journal.journal_files import (
+    EMPTY_JOURNAL,
+    JournalFile,
+    JournalPosition,
+    forget_entries,
+    journal_path,
+)
 from pixy.storage.journal.journal_format import (
     FILE_HEADER_BYTES,
     FORMAT_VERSION,
@@ -149,6 +155,8 @@ def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> Re
     if scan.files:
         _continue_file(scan, owner)
         _make_durable(disk, directory, scan.files[-1].number, scan.unsynced)
+    for raft_group, number in scan.records.gone.items():
+        forget_entries([file for file in scan.files if file.number < number], raft_group)
     entries = _load_entries(disk, directory, scan.files, scan.records.groups)
     groups = {
         raft_group: _recovered(raft_group, group, entries.get(raft_group, []))

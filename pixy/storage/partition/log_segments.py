@@ -292,8 +292,8 @@ class LogSegments:
             if segment in self.segments:
                 segment.replace_indexes(entries, size)
 
-    def retire(self) -> Path | None:
-        """Rename the directory of a deleted topic's log. Nothing is written afterwards.
+    def retire(self, gone: Path) -> Path | None:
+        """Rename the directory of a log that is needed no more. Nothing is written afterwards.
 
         Returns:
             The new path, to be removed; None if there is no directory, or a full disk had no room
@@ -303,8 +303,8 @@ class LogSegments:
         self.segments = []
         if self._identity_written:
             with suppress(FileNotFoundError):
-                return rename_partition_directory(self.disk, self.directory, self._identity.raft_group)
-        return retire_partition_directory(self.disk, self.directory, self._identity)
+                return rename_partition_directory(self.disk, self.directory, gone)
+        return retire_partition_directory(self.disk, self.directory, self._identity, gone)
 
     def close(self) -> None:
         """Close open files."""

@@ -11,6 +11,9 @@ A replica that is copied gets its files in `<raft group>-copy`. Once they are it
 the name of the partition, and the former directory `<raft group>-replaced` (`pixy.copies`). Both
 names of a partition that is gone are leftovers of a deletion.
 
+A replica that departs leaves its partition to other nodes. When the journal says that it is gone,
+its directory gets the name `<raft group>-replaced`, too. It may come back, and has no files then.
+
 `judge_partition_directory` alone decides about a directory, at startup and in a check of a stopped
 node's files.
 
@@ -21,6 +24,8 @@ node's files.
     deleted      the identity of a removed raft group      left by a deletion: removed, logged
     half deleted `<raft group>-deleted` of a removed raft  left by a deletion: removed, logged
                  group
+    departed     the identity of a partition elsewhere, or  left by a replica that has departed:
+                 of a replica here that has come back       removed, logged
     copy         `<raft group>-copy` of a partition here   a copy that is under way: kept
     replaced     `<raft group>-replaced` of a partition    left by an installed copy: removed
     half made    the name of a partition, no valid         left by a crash: removed, logged
@@ -36,7 +41,7 @@ node's files.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -58,7 +63,6 @@ from pixy.storage.disk import (
 log = structlog.get_logger(__name__)
 
 _PARTITION = re.compile(r".+-\d+")
-_DELETED = re.compile(r"(\d+)-deleted")
 _OTHERS = re.compile(r"(\d+)-(deleted|copy|replaced)")
 _IDENTITY = "identity"
 
@@ -70,6 +74,7 @@ class DirectoryKind(Enum):
     UNFINISHED = "left from a crash: removed"
     DELETED = "left from a deleted topic: removed"
     HALF_DELETED = "left from a deletion: removed"
+    DEPARTED = "left from a replica that went to other nodes: removed"
     COPY = "a copy that is under way: kept"
     REPLACED = "left from a copy that was installed: removed"
     NOT_READY = "the partition of its name is not ready"
@@ -81,7 +86,7 @@ class JudgedDirectory(NamedTuple):
 
     Attributes:
         reason: the fault in words, empty if there is none.
-        raft_group: the former owner, if its partition was deleted.
+        raft_group: the former owner, if its partition was deleted, or its replica has departed.
         nameless: True if the directory has no valid identity.
     """
 
@@ -98,15 +103,22 @@ class KnownPartitions:
         live: the existing partitions, by directory name.
         cluster_id: the id of this cluster.
         next_raft_group: the first raft group that was never used.
+        departed: raft groups of partitions whose replicas here have departed, or have come back and
+            have no files yet.
     """
 
     def __init__(
-        self, live: Mapping[str, PartitionIdentity], cluster_id: bytes, next_raft_group: int
+        self,
+        live: Mapping[str, PartitionIdentity],
+        cluster_id: bytes,
+        next_raft_group: int,
+        departed: Collection[int] = (),
     ) -> None:
         self._live = live
         self._used = {identity.raft_group for identity in live.values()}
         self._cluster_id = cluster_id
         self._next_raft_group = next_raft_group
+        self._departed = frozenset(departed)
 
     def is_gone(self, raft_group: int) -> bool:
         """True if a raft group belonged to a partition that was deleted."""
@@ -121,6 +133,8 @@ class KnownPartitions:
         if identity.cluster_id != self._cluster_id:
             found = f"{path} belongs to cluster {identity.cluster_id.hex()}, this is {self._cluster_id.hex()}"
             return JudgedDirectory(DirectoryKind.REFUSED, found)
+        if identity.raft_group in self._departed:
+            return JudgedDirectory(DirectoryKind.DEPARTED, raft_group=identity.raft_group)
         if identity == self._live.get(path.name):
             return JudgedDirectory(DirectoryKind.OWN)
         if self.is_gone(identity.raft_group):
@@ -141,7 +155,8 @@ class SortedDirectories(NamedTuple):
 
     Attributes:
         found: names of known partitions, with the error if the directory is not that partition's.
-        retired: leftovers of deletions and of copies, renamed but not yet durably; to be removed.
+        retired: leftovers of deletions, departures and copies, renamed but not yet durably; to be
+            removed.
     """
 
     found: dict[str, CorruptData | None]
@@ -161,16 +176,21 @@ def sort_partition_directories(disk: Disk, topics: Path, known: KnownPartitions)
     """
     sorting = _Sorting(disk, known)
     # Renamed leftovers come first: another directory may have to take such a name.
-    for name in sorted(disk.names(topics), key=lambda name: _DELETED.fullmatch(name) is None):
+    for name in sorted(disk.names(topics), key=lambda name: _OTHERS.fullmatch(name) is None):
         sorting.sort(topics / name)
     if sorting.retired:
         first, count = str(next(iter(sorting.retired))), len(sorting.retired)
-        log.warning("removing what the deletion of topics has left", first=first, directories=count)
+        log.warning(
+            "removing what deleted topics and departed replicas have left", first=first, directories=count
+        )
     return SortedDirectories(sorting.found, [*sorting.retired, *sorting.replaced])
 
 
-def retire_partition_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> Path | None:
-    """Rename the directory of a deleted partition, if there is one. Blocks.
+def retire_partition_directory(
+    disk: Disk, path: Path, identity: PartitionIdentity, gone: Path
+) -> Path | None:
+    """Rename the directory of a partition that is deleted, or elsewhere, to `gone`, if there is
+    one. Blocks.
 
     `removal` makes that durable and removes it. The directory of another raft group stays: the next
     start refuses it.
@@ -194,11 +214,11 @@ def retire_partition_directory(disk: Disk, path: Path, identity: PartitionIdenti
     if misplaced:
         log.error("a deleted topic's directory is another's, and stays", directory=str(path))
         return None
-    return rename_partition_directory(disk, path, identity.raft_group)
+    return rename_partition_directory(disk, path, gone)
 
 
-def rename_partition_directory(disk: Disk, path: Path, raft_group: int) -> Path | None:
-    """Rename a directory to `<raft group>-deleted`, or remove it if the disk is too full. Blocks.
+def rename_partition_directory(disk: Disk, path: Path, gone: Path) -> Path | None:
+    """Rename a directory, or remove it if the disk is too full. Blocks.
 
     Returns:
         The new path, None if the directory was removed.
@@ -206,7 +226,6 @@ def rename_partition_directory(disk: Disk, path: Path, raft_group: int) -> Path 
     Raises:
         OSError: the directory was not renamed, or a sync has failed.
     """
-    gone = path.with_name(f"{raft_group}-deleted")
     try:
         disk.rename(path, gone)
     except OSError as error:
@@ -217,13 +236,18 @@ def rename_partition_directory(disk: Disk, path: Path, raft_group: int) -> Path 
     return gone
 
 
+def deleted_directory(topics: Path, raft_group: int) -> Path:
+    """Directory of a deleted partition, to be removed."""
+    return topics / f"{raft_group}-deleted"
+
+
 def copy_directory(topics: Path, raft_group: int) -> Path:
     """Directory of the copy of a partition that is under way."""
     return topics / f"{raft_group}-copy"
 
 
 def replaced_directory(topics: Path, raft_group: int) -> Path:
-    """Directory of a partition that a copy has replaced, to be removed."""
+    """Directory of a partition that a copy has replaced, or that is elsewhere, to be removed."""
     return topics / f"{raft_group}-replaced"
 
 
@@ -248,7 +272,9 @@ class _Sorting:
             case DirectoryKind.REFUSED:
                 raise DataDirectoryError(f"{found.reason}; move it out of the way")
             case DirectoryKind.DELETED:
-                self._retire(path, found.raft_group)
+                self._retire(path, deleted_directory(path.parent, found.raft_group))
+            case DirectoryKind.DEPARTED:
+                self._retire(path, replaced_directory(path.parent, found.raft_group))
             case DirectoryKind.COPY:
                 pass
             case DirectoryKind.REPLACED:
@@ -261,12 +287,11 @@ class _Sorting:
                 )
                 _remove_with_files(self._disk, path)
 
-    def _retire(self, path: Path, raft_group: int) -> None:
-        left = path.with_name(f"{raft_group}-deleted")
-        if left in self.retired:
-            # No deletion leaves both: the directory was copied by hand.
+    def _retire(self, path: Path, left: Path) -> None:
+        if left in self.retired or left in self.replaced:
+            # Of an earlier departure. No deletion leaves both: the directory was copied by hand.
             _remove_with_files(self._disk, left)
-        gone = rename_partition_directory(self._disk, path, raft_group)
+        gone = rename_partition_directory(self._disk, path, left)
         if gone is not None:
             self.retired[gone] = None
 

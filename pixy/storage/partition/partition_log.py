@@ -328,13 +328,13 @@ class PartitionLog:
         """Replace torn indexes."""
         self._files.replace_indexes(rebuilt)
 
-    def retire(self) -> Path | None:
-        """Rename the directory of a deleted topic's log. Nothing is written afterwards.
+    def retire(self, gone: Path) -> Path | None:
+        """Rename the directory of a log that is needed no more. Nothing is written afterwards.
 
         Returns:
             The new path, to be removed; None if there is no directory.
         """
-        return self._files.retire()
+        return self._files.retire(gone)
 
     def close(self) -> None:
         """Close open files."""

@@ -146,7 +146,7 @@ def test_what_a_machine_writes_is_restored(name: str) -> None:
 def test_a_restored_state_is_one_of_its_own_and_replaces_that_of_a_replica(tmp_path: Path) -> None:
     machine = MetadataState()
     replica = StateReplica(
-        RaftGroup(0, RaftStorage(ConfState((1,)))),
+        RaftGroup(0, RaftStorage(ConfState((1,))), 1),
         "metadata",
         machine,
         CheckpointStore(RealDisk(), tmp_path),

@@ -53,7 +53,7 @@ class Bench:
         self.machine = Value()
         self.disk = RecordingDisk()
         store = CheckpointStore(self.disk, directory)
-        group = RaftGroup(1, RaftStorage(ALL))
+        group = RaftGroup(1, RaftStorage(ALL), 1)
         self.replica = StateReplica(group, "state", machine or self.machine, store)
         # Callbacks of empty entries that were proposed, and what happened.
         self.empties: list[Callable[[bool], None]] = []
@@ -91,7 +91,7 @@ class Bench:
 
     def checkpoint_of(self, index: int, value: bytes) -> Checkpoint:
         """One as a leader makes it."""
-        other = StateReplica(RaftGroup(1, RaftStorage(ALL)), "state", Value(), self.replica.store)
+        other = StateReplica(RaftGroup(1, RaftStorage(ALL), 1), "state", Value(), self.replica.store)
         other.machine.apply(value)
         return Checkpoint(CheckpointId(1, index), list(other.checkpoint_records()))
 

@@ -174,7 +174,7 @@ async def test_the_log_for_followers_begins_with_the_oldest_file(tmp_path: Path)
 
 async def test_what_only_a_removed_file_had_is_written_again(tmp_path: Path) -> None:
     filling = Filling(tmp_path, (1,))
-    idle = RaftGroup(GROUP + 1, RaftStorage(ConfState((1, 2, 3))))
+    idle = RaftGroup(GROUP + 1, RaftStorage(ConfState((1, 2, 3))), 1)
     idle.applied_term, idle.applied_index = 3, 12
     filling.log.driver.snapshots.finish_install(idle)
     filling.log.driver.add(idle)

@@ -199,7 +199,7 @@ async def test_a_node_without_peers_has_nobody_to_send_to() -> None:
     with pytest.raises(AssertionError, match="without peers"):
         peers.send(2, [])
     with pytest.raises(AssertionError, match="without peers"):
-        peers.fetch(RaftGroup(1, RaftStorage(ALONE)), Message(SNAP, 2))
+        peers.fetch(RaftGroup(1, RaftStorage(ALONE), 1), Message(SNAP, 2))
 
 
 # --- entries that are not in memory ---------------------------------------------------------------

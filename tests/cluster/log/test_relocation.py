@@ -193,7 +193,7 @@ class Found:
         self.records = list(records)
         self.wanted: list[EntryRange] = []
         self.error: OSError | None = None
-        self.group = RaftGroup(STUCK, RaftStorage(ConfState((1, 2, 3))))
+        self.group = RaftGroup(STUCK, RaftStorage(ConfState((1, 2, 3))), 1)
         self.group.storage.append([Entry(1, index, data=b"memory", kind=BATCH) for index in (1, 2, 3)])
         self.group.durable_index = 1
         self.journal = HeldJournal()
@@ -291,7 +291,7 @@ async def test_nothing_is_relocated_after_a_stop() -> None:
 
 
 def applied_group(voters: tuple[int, ...] = (1, 2, 3)) -> RaftGroup:
-    group = RaftGroup(STUCK, RaftStorage(ConfState(voters)))
+    group = RaftGroup(STUCK, RaftStorage(ConfState(voters)), 1)
     group.applied_index = 5
     return group
 

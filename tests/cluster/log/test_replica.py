@@ -112,7 +112,7 @@ def test_a_new_leader_proposes_behind_its_tail(leading: PartitionReplica) -> Non
 
 
 def test_a_mark_is_the_state_of_its_moment(leading: PartitionReplica) -> None:
-    leading.group = group = RaftGroup(1000, RaftStorage(ConfState((1,))))
+    leading.group = group = RaftGroup(1000, RaftStorage(ConfState((1,))), 1)
     group.applied_term, group.applied_index = 3, 9
     leading.rows.record(ProposalId(1, 1, 1), 4)
     mark = leading.mark()
@@ -154,7 +154,7 @@ class Commands:
 @pytest.fixture
 def state(tmp_path: Path) -> StateReplica:
     """A state group of three nodes."""
-    group = RaftGroup(1, RaftStorage(ConfState((1, 2, 3)), 4))
+    group = RaftGroup(1, RaftStorage(ConfState((1, 2, 3)), 4), 1)
     return StateReplica(group, "state", Commands(), CheckpointStore(RecordingDisk(), tmp_path))
 
 
@@ -167,7 +167,7 @@ def test_only_commands_reach_the_state_machine(state: StateReplica) -> None:
 def test_a_state_is_restored_with_its_results(state: StateReplica) -> None:
     state.apply(Entry(1, 1, data=b"command", kind=COMMAND))
     state.rows.record(ProposalId(2, 1, 1), 1)
-    other = StateReplica(RaftGroup(1, RaftStorage(ConfState())), "state", Commands(), state.store)
+    other = StateReplica(RaftGroup(1, RaftStorage(ConfState()), 1), "state", Commands(), state.store)
     other.rows.record(ProposalId(9, 9, 9), 1)
     other.take_over(restored_state("state", Commands, list(state.checkpoint_records())))
     assert other.machine.snapshot() == [(b"0", b"command")]

@@ -84,7 +84,7 @@ async def test_the_first_replica_is_preferred_in_a_partition_and_metadata_stays_
 
 
 def test_any_node_may_lead_a_group_that_nobody_knows() -> None:
-    assert preferred_leader(RaftGroup(1000, RaftStorage(ConfState((1, 2, 3))))) is None
+    assert preferred_leader(RaftGroup(1000, RaftStorage(ConfState((1, 2, 3))), 1)) is None
 
 
 # --- transfers ------------------------------------------------------------------------------------

@@ -238,7 +238,7 @@ class Tail:
     """A replica that has an entry in its log, which is not applied, and the piece of a stage."""
 
     def __init__(self, entry: Entry) -> None:
-        self.group = RaftGroup(GROUP, RaftStorage(ConfState((1, 2, 3))))
+        self.group = RaftGroup(GROUP, RaftStorage(ConfState((1, 2, 3))), 1)
         self.group.storage.append([entry])
         self.stages = {STAGE: 100}
         self.retained_bytes = 0

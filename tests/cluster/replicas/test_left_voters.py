@@ -31,7 +31,9 @@ def test_a_group_is_stuck_if_the_voters_that_stay_are_no_majority(
     voters: tuple[int, ...], outgoing: tuple[int, ...], left: tuple[int, ...], needed: str
 ) -> None:
     nodes = {node_id: node(node_id, removed=node_id in left) for node_id in range(1, 5)}
-    whole = RaftGroup(7, RaftStorage(ConfState((1,))))
-    found = why_stuck([whole, RaftGroup(8, RaftStorage(ConfState(voters, voters_outgoing=outgoing)))], nodes)
+    whole = RaftGroup(7, RaftStorage(ConfState((1,))), 1)
+    found = why_stuck(
+        [whole, RaftGroup(8, RaftStorage(ConfState(voters, voters_outgoing=outgoing)), 1)], nodes
+    )
     assert (f"no leader of raft group 8 can be elected without {needed}, which" in found) is bool(needed)
     assert bool(found) is bool(needed)

@@ -115,4 +115,4 @@ async def test_a_raft_group_has_a_name_for_people(tmp_path: Path) -> None:
             "groups-1",
             "partition 1 of topic topic",
         ]
-    assert group_name(RaftGroup(7, RaftStorage(ConfState((1,))))) == "raft group 7"
+    assert group_name(RaftGroup(7, RaftStorage(ConfState((1,))), 1)) == "raft group 7"
