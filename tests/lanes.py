@@ -1,7 +1,7 @@
 """Runs the tests in parallel lanes: `python -m tests.lanes {test,rest,all}`.
 
-A lane is one process of pytest (or the checks): within it Kafka's brokers, Spark's JVMs and other
-slow fixtures are shared, and other lanes use the cores while it waits. No test needs the machine to
+A lane is one run of pytest (or the checks): within it Kafka's brokers, Spark's JVMs and other slow
+fixtures are shared, and other lanes use the cores while it waits. No test needs the machine to
 itself: tests measure only counts, memory and processor time of single processes.
 
 The output of a lane goes to a file in `.cache/lanes` and is printed when the lane ends. The last
@@ -35,6 +35,9 @@ SUITES = {"test": "not long", "rest": "long", "all": ""}
 SHARED = ("--numprocesses", "auto", "--dist", "worksteal")
 """Tests that start no processes share the cores."""
 
+TWO_FILES = ("--numprocesses", "2", "--dist", "loadfile")
+"""Tests that mostly wait for daemons: those of two files beside each other."""
+
 WITH_PROCESSES = (
     "backend",
     "cli",
@@ -54,7 +57,7 @@ _PROCESSES = [f"tests/{each}" for each in WITH_PROCESSES]
 LANES: dict[str, tuple[str, Sequence[str]]] = {
     "kafka": ("process and kafka", _PROCESSES),
     "spark": ("process and spark", ["tests/spark"]),
-    "daemons": ("process and not kafka and not spark", _PROCESSES),
+    "daemons": ("process and not kafka and not spark", [*TWO_FILES, *_PROCESSES]),
     "units": ("not process", SHARED),
 }
 """Lanes by name: marks of their tests, further arguments."""
