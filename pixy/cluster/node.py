@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -497,9 +497,17 @@ class Node:
             ticked=self._ticked,
             has_all_groups=lambda: not self._starting,
             partitions=self.partitions,
+            propose_to_metadata=self._propose_to_metadata,
+            needs_only_replicas=self._needs_only_replicas,
         )
         peers.attach(self._log, identity, self.state_groups, duties)
         self.partitions.elect = peers.elect
+
+    def _propose_to_metadata(self, payload: bytes, done: Callable[[Any], None]) -> None:
+        self._proposals.propose_if_room(self.state_groups.metadata_replica, payload, done)
+
+    def _needs_only_replicas(self, topic_id: bytes) -> bool:
+        return self._starting or self.staging.needs_only_replicas(topic_id)
 
     async def _confirm_sinks(self) -> None:
         """See `ForwardedCommands`."""

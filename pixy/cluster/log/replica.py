@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pixy.aio.futures import resolve
 from pixy.cluster.log.partition_condition import PartitionCondition
-from pixy.cluster.state import published_records
+from pixy.cluster.state import Move, published_records
 from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
 from pixy.multiraft import DedupSnapshot, DedupTable, RaftGroup, checkpoint_record
@@ -78,6 +78,7 @@ class PartitionReplica:
         group: the raft group; None before its first use.
         partition: its topic and number.
         replicas: the nodes of its replicas, the preferred leader first.
+        move: its move to other nodes that is under way, None if there is none.
         log: the applied records.
         rows: results of the last proposals.
         waiters: fetches that wait for the next append, oldest first, None if there are none.
@@ -98,6 +99,7 @@ class PartitionReplica:
         "fault",
         "group",
         "log",
+        "move",
         "needs_copy",
         "partition",
         "proposed_end",
@@ -115,6 +117,7 @@ class PartitionReplica:
     ) -> None:
         self.raft_group = raft_group
         self.replicas = replicas
+        self.move: Move | None = None
         self.group: RaftGroup | None = None
         self.partition = partition
         self.log = log
@@ -146,7 +149,7 @@ class PartitionReplica:
 
     def may_have_replica(self, node_id: int) -> bool:
         """As `Application`."""
-        return node_id in self.replicas
+        return node_id in self.replicas or (self.move is not None and node_id in self.move.target)
 
     def lead(self, tail: Sequence[Entry]) -> None:
         """As `Application`."""

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pixy.cluster.state import Move, Topic, replication_of
+from pixy.cluster.state import Move, Topic, partition_move, replication_of
 from pixy.proto.state_pb2 import MoveReason, PartitionMove
 
 INCOMING_MAX = 64
@@ -70,17 +70,8 @@ class PlannedMove(NamedTuple):
     target: tuple[int, ...]
 
     def message(self) -> PartitionMove:
-        """The move in a command: it has no effect if the partition is another by then."""
-        move = self.topic.moves.get(self.partition)
-        return PartitionMove(
-            topic=self.topic.name,
-            topic_id=self.topic.topic_id,
-            partition=self.partition,
-            raft_group=self.topic.raft_groups[self.partition],
-            placement=self.topic.placement(self.partition),
-            plan=0 if move is None else move.plan,
-            target=self.target,
-        )
+        """The move in a command."""
+        return partition_move(self.topic, self.partition, self.target)
 
 
 def plan_moves(topics: Iterable[Topic], view: ClusterView) -> list[PlannedMove]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -44,7 +44,7 @@ from pixy.cluster.peering.peer_messages import (
 from pixy.cluster.peering.relays import Relays, sender_of
 from pixy.cluster.peering.ticker import Ticker
 from pixy.cluster.peering.told_refusals import decode_starts
-from pixy.cluster.peering.voter_reconciler import VoterReconciler
+from pixy.cluster.peering.voter_reconciler import MoveHooks, VoterReconciler
 from pixy.cluster.replicas import NodeTime, Partitions, StateGroups
 from pixy.cluster.snapshots import (
     CopyFetching,
@@ -127,6 +127,8 @@ class PeerDependencies:
         ticked: called at the end of each tick.
         has_all_groups: False while the start has not opened all raft groups.
         partitions: the partitions of this node.
+        propose_to_metadata: proposes a command, and calls back with its result.
+        needs_only_replicas: true of a topic whose partitions cannot get other replicas yet.
     """
 
     register: Callable[[JoinRequest], Awaitable[int]]
@@ -138,6 +140,8 @@ class PeerDependencies:
     ticked: Callable[[], None]
     has_all_groups: Callable[[], bool]
     partitions: Partitions
+    propose_to_metadata: Callable[[bytes, Callable[[Any], None]], None]
+    needs_only_replicas: Callable[[bytes], bool]
 
 
 class NodePeers:
@@ -351,7 +355,10 @@ class NodePeers:
         self._departures = Departures(
             self._driver, groups.metadata, self.relays.call, duties.has_all_groups, self._on_fault
         )
-        self._keeper = VoterReconciler(self._driver, groups, self._departures, self.members.is_reachable)
+        moves = MoveHooks(duties.partitions, duties.propose_to_metadata, duties.needs_only_replicas)
+        self._keeper = VoterReconciler(
+            self._driver, groups, moves, self._departures, self.members.is_reachable
+        )
         self._lookup = NodeLookup(self.members, self.channel.call, self._confirm_metadata)
         self._log = node_log
 

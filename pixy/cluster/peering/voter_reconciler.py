@@ -1,12 +1,19 @@
 """Members of the raft groups that a node leads: configurations follow the nodes of the cluster.
 
 `voter_changes` decides each step, one configuration change at a time; this module proposes it.
-State groups have a replica on every node; the members of a partition are its replicas. A node that
-is removed leaves metadata last.
+State groups have a replica on every node; the members of a partition are its replicas, or the
+target of its move. A node that is removed leaves metadata last.
+
+A leader may lag behind metadata, and know neither a move nor its end: it would undo what its
+predecessor has done. So it changes the members of a partition once it has read metadata in its
+term: every later change is its own. When the voters are the target, and nothing else is on its way,
+it proposes the end of the move. Nobody else knows.
 """
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -21,15 +28,31 @@ from pixy.cluster.peering.voter_changes import (
     partition_members,
     state_group_members,
 )
-from pixy.cluster.replicas import StateGroups, group_name
-from pixy.cluster.state import METADATA_GROUP
+from pixy.cluster.replicas import Partitions, StateGroups, group_name
+from pixy.cluster.state import METADATA_GROUP, MOVES_MAX, partition_move
 from pixy.multiraft import Driver, RaftGroup
+from pixy.proto.state_pb2 import EndMoves, MetadataCommand, PartitionMove
 from pixy.raft import ConfState
+from pixy.records import TopicPartition
 
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.2
 _PATIENCE_S = 10 * TICK_S
+
+
+class MoveHooks(NamedTuple):
+    """Functions of its node that moves of partitions need.
+
+    Attributes:
+        partitions: of this node.
+        propose: proposes a command to metadata, and calls back with its result.
+        needs_only_replicas: true of a topic whose partitions cannot get other replicas yet.
+    """
+
+    partitions: Partitions
+    propose: Callable[[bytes, Callable[[Any], None]], None]
+    needs_only_replicas: Callable[[bytes], bool]
 
 
 class VoterReconciler:
@@ -38,6 +61,7 @@ class VoterReconciler:
     Args:
         driver: of the groups.
         groups: the state groups, `metadata` with the nodes among them.
+        moves: see `MoveHooks`.
         departures: tells whether the other nodes need one that leaves.
         is_reachable: true of a node that can be reached.
     """
@@ -46,11 +70,13 @@ class VoterReconciler:
         self,
         driver: Driver,
         groups: StateGroups,
+        moves: MoveHooks,
         departures: Departures,
         is_reachable: Callable[[int], bool],
     ) -> None:
         self._driver = driver
         self._groups = groups
+        self._moves = moves
         self._departures = departures
         self._is_reachable = is_reachable
         self._loop = asyncio.get_running_loop()
@@ -59,6 +85,13 @@ class VoterReconciler:
         self._registered: list[int] = []
         # Of the groups whose members are not yet those that they should be.
         self._changing: dict[RaftGroup, VoterChanges] = {}
+        # Terms in which this node, as the leader of a group, has read metadata, or has to.
+        self._read: dict[RaftGroup, int] = {}
+        self._unread: dict[RaftGroup, int] = {}
+        self._reading = False
+        # Moves that have ended: those to propose, and plan by group of those that are proposed.
+        self._ended: list[PartitionMove] = []
+        self._ending: dict[int, int] = {}
 
     def tick(self) -> None:
         """Propose the next changes."""
@@ -71,14 +104,20 @@ class VoterReconciler:
             self._registered = registered
             for group in self._driver.groups.values():
                 group.met = None
+        self._lead_moving()
         for group in list(self._driver.groups.values()):
             if not group.leads:
                 if self._changing:
                     self._changing.pop(group, None)
+                if self._read:
+                    self._read.pop(group, None)
             elif group.met is None or not _is_still_met(group):
                 self._look_at(group, registered, now)
-        for group in [each for each in self._changing if each.removed is not None]:
-            del self._changing[group]
+        for group in [each for each in (*self._changing, *self._read) if each.removed is not None]:
+            self._changing.pop(group, None)
+            self._read.pop(group, None)
+        self._read_metadata()
+        self._end_moves()
 
     def _look_at(self, group: RaftGroup, registered: list[int], now: float) -> None:
         """Propose the next change of a group that this node leads, if it needs one."""
@@ -90,19 +129,91 @@ class VoterReconciler:
             self._step(group, wanted, now)
             return
         self._changing.pop(group, None)
-        if isinstance(group.application, PartitionReplica):
-            group.met = configuration, group.application.replicas
+        replica = group.application
+        if wanted is None or not isinstance(replica, PartitionReplica):
+            return
+        if replica.move is None:
+            group.met = configuration, replica.replicas
+        else:
+            self._note_end(group, replica)
 
     def _wanted(self, group: RaftGroup, registered: list[int]) -> WantedMembers | None:
-        if isinstance(group.application, PartitionReplica):
-            # Replicas do not come yet: a copy of the partition would have to be there first.
-            present = group.storage.conf_state.members.intersection(group.application.replicas)
-            return partition_members(present, registered)
+        replica = group.application
+        if isinstance(replica, PartitionReplica):
+            return self._wanted_of_partition(group, replica, registered)
         if group.raft_group == METADATA_GROUP and self._is_needed_last():
             return None
         metadata, present = self._groups.metadata, group.storage.conf_state.members
         starting = [each for each in metadata.waiting if each in present or self._is_reachable(each)]
         return state_group_members(group.raft_group, metadata.started, starting)
+
+    def _wanted_of_partition(
+        self, group: RaftGroup, replica: PartitionReplica, registered: list[int]
+    ) -> WantedMembers | None:
+        configuration, move = group.storage.conf_state, replica.move
+        if not group.has_peers and move is not None and self._needs_only_replica(replica):
+            return None
+        # Nodes come by a move alone.
+        nodes = configuration.members.intersection(replica.replicas) if move is None else move.target
+        wanted = partition_members(nodes, registered)
+        if self._read.get(group) == group.term or (move is None and _is_met(wanted, configuration)):
+            return wanted
+        self._unread[group] = group.term
+        return None
+
+    def _needs_only_replica(self, replica: PartitionReplica) -> bool:
+        """True while stages in a directory here are to become part of a partition."""
+        return self._moves.needs_only_replicas(replica.log.identity.topic_id)
+
+    # --- moves ------------------------------------------------------------------------------------
+
+    def _lead_moving(self) -> None:
+        """Lead the partitions that move, and have this node as their only voter: they may not have
+        been used yet.
+        """
+        for topic in self._groups.metadata.topics.values():
+            for number in topic.moves:
+                if self._driver.node_id not in topic.replicas[number]:
+                    continue
+                replica = self._moves.partitions.get(TopicPartition(topic.name, number))
+                if replica is not None and replica.raft_group == topic.raft_groups[number]:
+                    self._driver.seek_leader(self._moves.partitions.group_of(replica))
+
+    def _read_metadata(self) -> None:
+        """Read metadata for the groups that wait for it, one read at a time."""
+        if not self._unread or self._reading:
+            return
+        terms, self._unread, self._reading = self._unread, {}, True
+        group = self._groups.metadata_replica.group
+        self._driver.reads.begin(group, partial(self._has_read, terms))
+
+    def _has_read(self, terms: dict[RaftGroup, int]) -> None:
+        self._reading = False
+        self._read |= terms
+
+    def _note_end(self, group: RaftGroup, replica: PartitionReplica) -> None:
+        """Propose the end of a move, if its leader has seen it in its own term."""
+        assert group.node is not None
+        view, move = leader_view(group.node.raft), replica.move
+        topic = self._groups.metadata.topics.get(replica.partition.topic)
+        number = replica.partition.partition
+        if view is None or not view.settled or topic is None or topic.moves.get(number) != move:
+            return
+        if move is not None and self._ending.get(group.raft_group) != move.plan:
+            self._ending[group.raft_group] = move.plan
+            self._ended.append(partition_move(topic, number, move.target))
+
+    def _end_moves(self) -> None:
+        while self._ended:
+            some, self._ended = self._ended[:MOVES_MAX], self._ended[MOVES_MAX:]
+            command = MetadataCommand(end_moves=EndMoves(moves=some))
+            self._moves.propose(command.SerializeToString(), partial(self._have_ended, some))
+
+    def _have_ended(self, moves: list[PartitionMove], _: Any) -> None:
+        """A proposal is answered: what has not ended is proposed again."""
+        for each in moves:
+            if self._ending.get(each.raft_group) == each.plan:
+                del self._ending[each.raft_group]
 
     def _is_needed_last(self) -> bool:
         """True while a node that leaves may be a member of another group, here or elsewhere: it
@@ -146,6 +257,7 @@ def _is_still_met(group: RaftGroup) -> bool:
     return (
         met is not None
         and isinstance(replica, PartitionReplica)
+        and replica.move is None
         and met[0] is group.storage.conf_state
         and met[1] is replica.replicas
     )

@@ -186,6 +186,15 @@ class LonePublisher:
         sinks = {stage.name.sink_id for stage in self._stages.of_topic(topic_id) if self._may_go(stage)}
         return sorted(sinks | self._roll_forward.invisible_of_topic(topic_id))
 
+    def needs_only_replicas(self, topic_id: bytes) -> bool:
+        """True while this node has stages with records of a topic, or publications of such stages
+        that are not finished: partitions of it cannot get other replicas, which have no stages.
+        """
+        return bool(self._stages.of_topic(topic_id)) or any(
+            not publication.stages and any(part.topic_id == topic_id for part in publication.parts)
+            for publication in self._state.publications.values()
+        )
+
     @contextmanager
     def deleting(self, topic: Topic, *, force: bool) -> Iterator[None]:
         """Context in which stages and publications for a topic are refused, for its deletion.

@@ -164,10 +164,10 @@ class StagingRouter:
         here = (self._node.driver.node_id,)
         for each in batches:
             replica = self._publisher.partitions.get(TopicPartition(each.topic, each.partition))
-            if replica is None or replica.replicas != here or replica.has_peers:
+            if replica is None or replica.replicas != here or replica.move is not None or replica.has_peers:
                 raise FailedPrecondition(
                     f"stage {name.stage_id} was begun while its node was alone, and partition {each.partition} of topic "
-                    f"{each.topic} has replicas elsewhere: begin another stage"
+                    f"{each.topic} has replicas elsewhere, or is to get some: begin another stage"
                 )
 
     async def publish(self, command: PublishStages, client: StageClient = NO_CLIENT) -> Published:
@@ -222,6 +222,10 @@ class StagingRouter:
     def touch(self, sink_id: str) -> None:
         """Note activity of a sink, which keeps its stages from expiry."""
         self._publisher.touch(sink_id)
+
+    def needs_only_replicas(self, topic_id: bytes) -> bool:
+        """As `LonePublisher.needs_only_replicas`."""
+        return self._publisher.needs_only_replicas(topic_id)
 
     def staged_by(self, topic_id: bytes) -> list[str]:
         """The sinks with records of a topic that are staged or not visible yet, as far as this node

@@ -315,6 +315,7 @@ class Partitions:
             partition_log,
             self._replicas_of(topic, number),
         )
+        replica.move = topic.moves.get(number)
         of_topic.replicas[number] = replica
         return replica
 
@@ -678,9 +679,10 @@ class _TopicPartitions:
 
     def put(self, topic: Topic, options: LogOptions) -> None:
         """Apply a change of the topic."""
-        for number, replica in enumerate(self.replicas if topic.replicas != self.topic.replicas else ()):
+        is_placed_anew = (topic.replicas, topic.moves) != (self.topic.replicas, self.topic.moves)
+        for number, replica in enumerate(self.replicas if is_placed_anew else ()):
             if replica is not None:
-                replica.replicas = topic.replicas[number]
+                replica.replicas, replica.move = topic.replicas[number], topic.moves.get(number)
         self.topic = topic
         self.logs.options = options
         self.replicas += [None] * (len(topic.raft_groups) - len(self.replicas))

@@ -51,7 +51,7 @@ from pixy.cluster.state.nodes import (
     why_left,
     why_older,
 )
-from pixy.cluster.state.partition_moves import MOVES_MAX, MovesChanged
+from pixy.cluster.state.partition_moves import MOVES_MAX, MovesChanged, partition_move
 from pixy.cluster.state.piece_checks import CALL_PIECES_MAX, PIECE_BYTES_MAX, PiecesCheck
 from pixy.cluster.state.placement import replication_of
 from pixy.cluster.state.proposable import why_not_proposable
@@ -133,6 +133,7 @@ __all__ = [
     "other_secret",
     "part_commands",
     "partition_command",
+    "partition_move",
     "publication_in",
     "published_records",
     "removal",

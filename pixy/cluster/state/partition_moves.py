@@ -39,6 +39,20 @@ class MovesChanged(NamedTuple):
     refused: tuple[str, ...]
 
 
+def partition_move(topic: Topic, number: int, target: Iterable[int]) -> PartitionMove:
+    """A partition of a command, which has no effect if it is not as it is here by then."""
+    move = topic.moves.get(number)
+    return PartitionMove(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=number,
+        raft_group=topic.raft_groups[number],
+        placement=topic.placement(number),
+        plan=0 if move is None else move.plan,
+        target=target,
+    )
+
+
 def begun(
     command: BeginMoves, topics: Mapping[str, Topic], nodes: Collection[int], plan: int
 ) -> MovesChanged:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pixy.cluster.state.metadata import LeftNode, MetadataResult, MetadataState
 from pixy.cluster.state.nodes import MOVES_LEVEL
-from pixy.cluster.state.partition_moves import MovesChanged
+from pixy.cluster.state.partition_moves import MovesChanged, partition_move
 from pixy.cluster.state.topic import Move, Topic
 from pixy.errors import FailedPrecondition, NotFound
 from pixy.proto.state_pb2 import (
@@ -66,20 +66,6 @@ def create(state: MetadataState, name: str = "t", partitions: int = 1, replicati
     return topic
 
 
-def seen(topic: Topic, number: int, target: Sequence[int]) -> PartitionMove:
-    """A partition in a command, as it is."""
-    move = topic.moves.get(number)
-    return PartitionMove(
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        partition=number,
-        raft_group=topic.raft_groups[number],
-        placement=topic.placement(number),
-        plan=0 if move is None else move.plan,
-        target=target,
-    )
-
-
 def begin(state: MetadataState, *moves: PartitionMove) -> MovesChanged:
     result = run(state, begin_moves=BeginMoves(reason=MOVE, moves=moves))
     assert isinstance(result, MovesChanged)
@@ -94,7 +80,7 @@ def end(state: MetadataState, *moves: PartitionMove) -> MovesChanged:
 
 def moved(state: MetadataState, target: Sequence[int], number: int = 0, name: str = "t") -> Topic:
     """A topic of which a partition has begun to move."""
-    [topic], refused = begin(state, seen(state.topics[name], number, target))
+    [topic], refused = begin(state, partition_move(state.topics[name], number, target))
     assert not refused
     return topic
 
@@ -117,7 +103,7 @@ def test_replicas_change_when_a_move_ends() -> None:
     assert topic == replace(before, moves={0: Move(1, MOVE, (4, 2, 3))})
     assert topic.placed == ((4, 2, 3),)
     assert [topic.is_placed_on(0, node_id) for node_id in range(1, 6)] == [True] * 4 + [False]
-    ended = end(state, seen(topic, 0, (4, 2, 3)))
+    ended = end(state, partition_move(topic, 0, (4, 2, 3)))
     assert ended == MovesChanged((state.topics["t"],), ())
     assert state.topics["t"] == replace(before, replicas=((4, 2, 3),), placements={0: 1})
     assert state.topics["t"].placement(0) == 1
@@ -129,8 +115,8 @@ def test_a_move_goes_to_other_nodes_when_it_is_under_way() -> None:
     first = moved(state, (1, 2, 4))
     second = moved(state, (1, 2, 5))
     assert second.moves == {0: Move(2, MOVE, (1, 2, 5))}
-    assert end(state, seen(first, 0, (1, 2, 4))).topics == ()
-    assert end(state, seen(second, 0, (1, 2, 5))).topics == (state.topics["t"],)
+    assert end(state, partition_move(first, 0, (1, 2, 4))).topics == ()
+    assert end(state, partition_move(second, 0, (1, 2, 5))).topics == (state.topics["t"],)
     assert state.topics["t"].replicas == ((1, 2, 5),)
 
 
@@ -140,14 +126,14 @@ def test_a_move_that_is_taken_back_is_under_way_until_it_ends() -> None:
     moved(state, (1, 2, 4))
     back = moved(state, (1, 2, 3))
     assert back.moves == {0: Move(2, MOVE, (1, 2, 3))}
-    end(state, seen(back, 0, (1, 2, 3)))
+    end(state, partition_move(back, 0, (1, 2, 3)))
     assert state.topics["t"] == replace(before, placements={0: 1})
 
 
 def test_the_late_end_of_a_move_to_the_same_nodes_ends_nothing() -> None:
     state = cluster_of(4)
     create(state)
-    late = seen(moved(state, (1, 2, 4)), 0, (1, 2, 4))
+    late = partition_move(moved(state, (1, 2, 4)), 0, (1, 2, 4))
     moved(state, (1, 2, 3))
     topic = moved(state, (1, 2, 4))
     assert end(state, late).topics == ()
@@ -175,7 +161,7 @@ def test_a_partition_that_is_not_as_it_was_seen_stays(number: int, *, is_end: bo
     create(state)
     if is_end:
         moved(state, (1, 2, 4))
-    wrong, before = seen(state.topics["t"], 0, (1, 2, 4)), list(state.snapshot())
+    wrong, before = partition_move(state.topics["t"], 0, (1, 2, 4)), list(state.snapshot())
     OTHERS[number](wrong)
     topics, refused = (end if is_end else begin)(state, wrong)
     assert topics == ()
@@ -186,8 +172,8 @@ def test_a_partition_that_is_not_as_it_was_seen_stays(number: int, *, is_end: bo
 def test_a_plan_with_the_view_of_before_a_move_changes_nothing() -> None:
     state = cluster_of(4)
     before = create(state)
-    end(state, seen(moved(state, (1, 2, 4)), 0, (1, 2, 4)))
-    [refused] = begin(state, seen(before, 0, (1, 3, 4))).refused
+    end(state, partition_move(moved(state, (1, 2, 4)), 0, (1, 2, 4)))
+    [refused] = begin(state, partition_move(before, 0, (1, 3, 4))).refused
     assert refused == "partition 0 of topic t: it has moved, or begun to move, meanwhile"
     assert state.topics["t"].replicas == ((1, 2, 4),)
 
@@ -195,7 +181,7 @@ def test_a_plan_with_the_view_of_before_a_move_changes_nothing() -> None:
 def test_a_partition_moves_where_it_is_by_no_command() -> None:
     state = cluster_of(3)
     topic = create(state)
-    [refused] = begin(state, seen(topic, 0, (1, 2, 3))).refused
+    [refused] = begin(state, partition_move(topic, 0, (1, 2, 3))).refused
     assert refused == "partition 0 of topic t: it is on nodes [1, 2, 3]"
 
 
@@ -204,11 +190,11 @@ def test_partitions_of_a_command_are_judged_one_by_one() -> None:
     first, second = create(state, "a", 3), create(state, "b")
     topics, refused = begin(
         state,
-        seen(first, 0, (1, 2, 4)),
-        seen(first, 1, (1, 9)),
-        seen(second, 0, (4,)),
-        seen(first, 0, (1, 4)),
-        seen(first, 2, (4,)),
+        partition_move(first, 0, (1, 2, 4)),
+        partition_move(first, 1, (1, 9)),
+        partition_move(second, 0, (4,)),
+        partition_move(first, 0, (1, 4)),
+        partition_move(first, 2, (4,)),
     )
     assert [(topic.name, {*topic.moves}) for topic in topics] == [("a", {0, 2}), ("b", {0})]
     assert list(refused) == [
@@ -233,7 +219,7 @@ def test_nothing_moves_while_a_node_would_not_know_it(level: int) -> None:
     state = cluster_of(2, level)
     topic = create(state, replication=1)
     before = list(state.snapshot())
-    target = seen(topic, 0, (2,))
+    target = partition_move(topic, 0, (2,))
     for command in (
         {"begin_moves": BeginMoves(moves=[target])},
         {"end_moves": EndMoves(moves=[target])},
@@ -255,7 +241,7 @@ def test_a_node_that_leaves_keeps_its_replicas_until_their_moves_have_ended() ->
     topic = replace(before, moves=moves)
     assert left == LeftNode(state.nodes[2], (topic,))
     assert state.topics["t"] == topic
-    end(state, seen(topic, 1, (1, 3)))
+    end(state, partition_move(topic, 1, (1, 3)))
     assert state.topics["t"].replicas == ((1, 2, 3), (1, 3))
 
 
@@ -275,7 +261,7 @@ def test_a_node_with_the_only_replica_stays_until_that_has_moved() -> None:
     create(state, replication=1)
     topic, leave = moved(state, (2,)), RemoveNode(node_id=1, moves_replicas=True)
     assert isinstance(run(state, remove_node=leave), FailedPrecondition)
-    end(state, seen(topic, 0, (2,)))
+    end(state, partition_move(topic, 0, (2,)))
     assert isinstance(run(state, remove_node=leave), LeftNode)
     assert state.topics["t"].moves == {}
 
@@ -306,7 +292,7 @@ def test_a_removed_node_gets_no_replicas_by_a_move() -> None:
     state = cluster_of(4)
     topic = create(state)
     run(state, remove_node=RemoveNode(node_id=4, moves_replicas=True))
-    assert begin(state, seen(topic, 0, (1, 2, 4))).topics == ()
+    assert begin(state, partition_move(topic, 0, (1, 2, 4))).topics == ()
 
 
 # --- nodes that are drained -----------------------------------------------------------------------
@@ -342,7 +328,7 @@ def test_only_a_node_of_the_cluster_can_be_drained() -> None:
 def test_new_topics_are_placed_by_the_end_of_moves() -> None:
     state = cluster_of(3)
     create(state, "a", 6, replication=1)
-    begin(state, *[seen(state.topics["a"], number, (3,)) for number in (0, 1, 3, 4)])
+    begin(state, *[partition_move(state.topics["a"], number, (3,)) for number in (0, 1, 3, 4)])
     assert state.topics["a"].replicas == ((1,), (2,), (3,)) * 2
     assert create(state, "b", 2, replication=1).replicas == ((1,), (2,))
 
@@ -353,7 +339,7 @@ def test_new_topics_are_placed_by_the_end_of_moves() -> None:
 def test_moves_survive_a_checkpoint() -> None:
     state = cluster_of(4)
     create(state, partitions=3)
-    end(state, seen(moved(state, (1, 2, 4), 2), 2, (1, 2, 4)))
+    end(state, partition_move(moved(state, (1, 2, 4), 2), 2, (1, 2, 4)))
     moved(state, (4, 2), 2)
     moved(state, (1, 4), 0)
     restored = restored_of(state)
@@ -413,9 +399,9 @@ def step(state: MetadataState, what: str, *parts: object) -> None:
             if topic is None or number >= len(topic.replicas):
                 return
             if what == "begin":
-                begin(state, seen(topic, number, rest[0]))  # type: ignore[arg-type]  # a list of ids
+                begin(state, partition_move(topic, number, rest[0]))  # type: ignore[arg-type]  # a list of ids
             elif number in topic.moves:
-                end(state, seen(topic, number, topic.moves[number].target))
+                end(state, partition_move(topic, number, topic.moves[number].target))
         case "remove", (int(node_id), bool(moves)):
             run(state, remove_node=RemoveNode(node_id=node_id, moves_replicas=moves))
         case "forget", (int(node_id),):
