@@ -4,7 +4,7 @@ Each is durable and applied here on return.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pixy.cluster.log import PartitionReplica
@@ -12,10 +12,13 @@ from pixy.cluster.publications import StagingRouter
 from pixy.cluster.replicas import CommandProposals, StateGroups
 from pixy.cluster.state import (
     IDENTITY_LEVEL,
+    MOVES_LEVEL,
     PLACEMENT_LEVEL,
     REMOVING_LEVEL,
     SEEN_LEVEL,
+    WHY_NO_MOVES,
     ClusterLimits,
+    MovesChanged,
     Topic,
     alter_command,
     create_command,
@@ -35,13 +38,17 @@ from pixy.errors import (
 from pixy.multiraft import NEVER, Repeated
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
+    BeginMoves,
     CommitOffsets,
     DeleteOffsets,
+    DrainNode,
     ForgetNode,
     GroupsCommand,
     MetadataCommand,
+    MoveReason,
     NodeRecord,
     PartitionCommand,
+    PartitionMove,
     RegisterNode,
     SetLogBeginOffset,
     StartNode,
@@ -312,6 +319,43 @@ class NodeCommands:
             raise FailedPrecondition(f"node {node_id} is running: only a lost node can be forgotten")
         self._check_majority_without(node_id)
         await self._run(MetadataCommand(forget_node=ForgetNode(node_id=node_id)), _COMMAND_S)
+
+    async def drain_node(self, node_id: int, *, draining: bool) -> None:
+        """Have a node give its replicas to others, or no longer.
+
+        Raises:
+            NotFound: there is no such node.
+            FailedPrecondition: a node has an older release.
+            Unavailable: no majority in time.
+        """
+        self.check_moving()
+        command = DrainNode(node_id=node_id, draining=draining)
+        await self._run(MetadataCommand(drain_node=command), _COMMAND_S)
+
+    async def begin_moves(
+        self, reason: MoveReason.ValueType, moves: Sequence[PartitionMove]
+    ) -> Sequence[str]:
+        """Have partitions move to other nodes, or moves under way to others than before.
+
+        Args:
+            moves: the partitions as they were seen, no more than `MOVES_MAX`.
+
+        Returns:
+            The partitions that are not as they were seen any more, each with the reason.
+
+        Raises:
+            FailedPrecondition: a node has an older release.
+            Unavailable: no majority in time.
+        """
+        self.check_moving()
+        command = MetadataCommand(begin_moves=BeginMoves(reason=reason, moves=moves))
+        result = await self._run(command, _COMMAND_S)
+        return result.refused if isinstance(result, MovesChanged) else ()
+
+    def check_moving(self) -> None:
+        """Raise `FailedPrecondition` while a node would not know moves."""
+        if self._state_groups.feature_level < MOVES_LEVEL:
+            raise FailedPrecondition(WHY_NO_MOVES)
 
     def _check_majority_without(self, node_id: int) -> None:
         """Raise `Unavailable` if metadata decides nothing without a node: it would be put out by
