@@ -116,6 +116,7 @@ class ClusterNode:
                 version="1.0",
                 max_message_bytes=self.max_message_bytes,
                 look_s=self.cluster.look_s,
+                replace_after_s=self.cluster.replace_after_s,
             ),
         )
 
@@ -184,7 +185,7 @@ class NodeCluster:
         journal, storage, staging, limits: options of a process that starts.
         nodes: by the number of their host, which need not be the id.
         lists: numbers in the join lists of nodes that have other ones.
-        look_s: see `ClusterOptions`.
+        look_s, replace_after_s: see `ClusterOptions`.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class NodeCluster:
         self.network = SimulatedNetwork(Random(seed), _DELAYS_S)
         self.lists: dict[int, Sequence[int]] = {}
         self.look_s = 0.0
+        self.replace_after_s = 900.0
         self._founders = range(1, count + 1)
         self.nodes = {number: ClusterNode(self, number) for number in self._founders}
 

@@ -19,6 +19,7 @@ class ClusterOptions:
         max_message_bytes: `producer.max_message_bytes`.
         look_s: seconds that a new node looks whether nodes of a cluster dial it before it founds
             one: more than the longest pause between their attempts.
+        replace_after_s: seconds that a node has to be away until others get its replicas.
     """
 
     name: str = ""
@@ -29,6 +30,7 @@ class ClusterOptions:
     version: str = ""
     max_message_bytes: int = 0
     look_s: float = 2.5
+    replace_after_s: float = 900.0
 
     @property
     def has_join_list(self) -> bool:

@@ -4,8 +4,8 @@
     once its log is open                 `attach`: its raft groups send and receive
     once it has a new incarnation        `start`: handshakes, clocks
 
-It wires `cluster_search`, `cluster_nodes`, `failover`, `leader_balancer`, `voter_reconciler` and
-`ticker` together, and decides nothing itself.
+It wires `cluster_search`, `cluster_nodes`, `failover`, `leader_balancer`, `voter_reconciler`,
+`move_controller` and `ticker` together, and decides nothing itself.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from pixy.cluster.peering.departures import Departures
 from pixy.cluster.peering.failover import Failover
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.cluster.peering.leader_balancer import LeaderBalancer
+from pixy.cluster.peering.move_controller import MoveController
 from pixy.cluster.peering.node_lookup import NodeLookup
 from pixy.cluster.peering.peer_clocks import PeerClocks
 from pixy.cluster.peering.peer_messages import (
@@ -195,6 +196,7 @@ class NodePeers:
         self._placement: LeaderBalancer
         self._departures: Departures
         self._keeper: VoterReconciler
+        self._controller: MoveController
         self._lookup: NodeLookup
         self._ticker = Ticker(self._tick, self._on_pause)
         self._ticks = 0
@@ -358,6 +360,9 @@ class NodePeers:
         moves = MoveHooks(duties.partitions, duties.propose_to_metadata, duties.needs_only_replicas)
         self._keeper = VoterReconciler(
             self._driver, groups, moves, self._departures, self.members.is_reachable
+        )
+        self._controller = MoveController(
+            groups, duties.propose_to_metadata, self.members.is_reachable, self._options.replace_after_s
         )
         self._lookup = NodeLookup(self.members, self.channel.call, self._confirm_metadata)
         self._log = node_log
@@ -523,6 +528,7 @@ class NodePeers:
         if not self.stopping:
             self._placement.tick()
             self._keeper.tick()
+            self._controller.tick()
         self._duties.ticked()
 
     def _on_pause(self, seconds: float) -> None:

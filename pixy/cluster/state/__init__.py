@@ -51,7 +51,7 @@ from pixy.cluster.state.nodes import (
     why_left,
     why_older,
 )
-from pixy.cluster.state.partition_moves import MOVES_MAX, MovesChanged, partition_move
+from pixy.cluster.state.partition_moves import MOVES_MAX, MovesChanged, partition_move, reason_name
 from pixy.cluster.state.piece_checks import CALL_PIECES_MAX, PIECE_BYTES_MAX, PiecesCheck
 from pixy.cluster.state.placement import replication_of
 from pixy.cluster.state.proposable import why_not_proposable
@@ -136,6 +136,7 @@ __all__ = [
     "partition_move",
     "publication_in",
     "published_records",
+    "reason_name",
     "removal",
     "replication_of",
     "takes_publication",

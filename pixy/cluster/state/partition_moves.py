@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pixy.cluster.state.topic import Move, Topic
-from pixy.proto.state_pb2 import BeginMoves, EndMoves, PartitionMove
+from pixy.proto.state_pb2 import BeginMoves, EndMoves, MoveReason, PartitionMove
 
 MOVES_MAX = 1000
 """Partitions of one command."""
@@ -37,6 +37,12 @@ class MovesChanged(NamedTuple):
 
     topics: tuple[Topic, ...]
     refused: tuple[str, ...]
+
+
+def reason_name(reason: MoveReason.ValueType) -> str:
+    """A reason for users: "raise", "drain"."""
+    known = reason in MoveReason.values()
+    return MoveReason.Name(reason).removeprefix("MOVE_REASON_").lower() if known else "unknown"
 
 
 def partition_move(topic: Topic, number: int, target: Iterable[int]) -> PartitionMove:
