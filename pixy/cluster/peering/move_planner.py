@@ -37,6 +37,7 @@ _RAISE = MoveReason.MOVE_REASON_RAISE
 _REPLACE = MoveReason.MOVE_REASON_REPLACE
 _DRAIN = MoveReason.MOVE_REASON_DRAIN
 _REMOVE = MoveReason.MOVE_REASON_REMOVE
+_REBALANCE = MoveReason.MOVE_REASON_REBALANCE
 _LOWER = MoveReason.MOVE_REASON_LOWER
 _CANCEL = MoveReason.MOVE_REASON_CANCEL
 _ORDER = (_CANCEL, _REPLACE, _RAISE, _DRAIN, _REMOVE, _LOWER)
@@ -81,6 +82,14 @@ def plan_moves(topics: Iterable[Topic], view: ClusterView) -> list[PlannedMove]:
     for reason in (_REPLACE, _RAISE, _DRAIN, _LOWER):
         planned += planner.new(reason)
     return sorted(planned, key=lambda move: _ORDER.index(move.reason))
+
+
+def plan_rebalance(topics: Iterable[Topic], view: ClusterView) -> list[PlannedMove]:
+    """Moves that give all usable nodes as many replicas, and first replicas, give or take one.
+
+    Partitions that move, or have a replica on a node that is not usable, stay where they are.
+    """
+    return [*_Planner([*topics], view).rebalanced()]
 
 
 class _Planner:
@@ -129,6 +138,40 @@ class _Planner:
             self._place(replicas, move.target, target)
             return PlannedMove(topic, number, _REMOVE, target)
         return None
+
+    # --- even numbers -----------------------------------------------------------------------------
+
+    def rebalanced(self) -> Iterator[PlannedMove]:
+        """Moves from the nodes with the most replicas to those with the fewest."""
+        free = [
+            (topic, number, replicas)
+            for topic in self._topics
+            for number, replicas in enumerate(topic.replicas)
+            if number not in topic.moves and self._view.usable.issuperset(replicas)
+        ]
+        targets = {(topic.name, number): replicas for topic, number, replicas in free}
+        for find in (self._spread, self._led_evenly):
+            for topic, number, replicas in free:
+                before = targets[topic.name, number]
+                target = find(before)
+                if target != before:
+                    self._place(replicas, before, target)
+                    targets[topic.name, number] = target
+        for topic, number, replicas in free:
+            target = targets[topic.name, number]
+            if target != replicas:
+                yield PlannedMove(topic, number, _REBALANCE, target)
+
+    def _spread(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        """The replicas with one on another node, if that one has fewer by two at least."""
+        full = max(replicas, key=lambda node_id: (self._replicas[node_id], node_id))
+        other = self._candidate([*replicas], replicas)
+        if other is None or self._replicas[full] - self._replicas[other] < 2:
+            return replicas
+        return tuple([other if node_id == full else node_id for node_id in replicas])
+
+    def _led_evenly(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        return self._led(replicas, replicas[0])
 
     # --- new moves --------------------------------------------------------------------------------
 

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.peering.move_planner import INCOMING_MAX, ClusterView, PlannedMove, plan_moves
+from pixy.cluster.peering.move_planner import (
+    INCOMING_MAX,
+    ClusterView,
+    PlannedMove,
+    plan_moves,
+    plan_rebalance,
+)
 from pixy.cluster.state.topic import Move, Topic
 from pixy.proto.state_pb2 import MoveReason
 
@@ -155,6 +161,25 @@ def test_a_move_in_a_command_is_as_it_was_seen() -> None:
     assert PlannedMove(moving, 0, CANCEL, (1,)).message().plan == 0
 
 
+# --- even numbers ---------------------------------------------------------------------------------
+
+
+def test_a_node_that_comes_later_gets_its_share_of_replicas_and_leaders() -> None:
+    before = topic(*[(1, 2), (2, 1)] * 6, replication=2)
+    moves = plan_rebalance([before], view({1, 2, 3}))
+    after = ended(before, moves)
+    assert Counter(node_id for replicas in after.replicas for node_id in replicas) == {1: 8, 2: 8, 3: 8}
+    assert Counter(replicas[0] for replicas in after.replicas) == {1: 4, 2: 4, 3: 4}
+    assert len(moves) <= 8, "no more moves than replicas that go there"
+    assert plan_rebalance([after], view({1, 2, 3})) == []
+
+
+def test_what_moves_or_is_not_well_stays_where_it_is() -> None:
+    full = topic((1,), (1,), (1, 2), replication=1, moves={0: Move(1, MOVE, (2,))})
+    assert [move.partition for move in plan_rebalance([full], view({1, 2, 3}, down={2}))] == [1]
+    assert plan_rebalance([full], view({1, 2, 3}, drained={3, 2})) == []
+
+
 # --- any view -------------------------------------------------------------------------------------
 
 NODES = range(1, 8)
@@ -225,3 +250,37 @@ def test_a_plan_comes_to_an_end(all_topics: list[Topic], seen: ClusterView) -> N
             assert len(replicas) >= min(wanted, len({*replicas} | seen.usable))
             if seen.usable - {*replicas}:
                 assert not {*replicas} & (seen.away | seen.leaving)
+
+
+@pytest.mark.slow
+@given(st.lists(topics(), max_size=3, unique_by=lambda each: each.name), VIEWS)
+def test_even_numbers_come_to_an_end_and_are_better_than_before(
+    all_topics: list[Topic], seen: ClusterView
+) -> None:
+    def squares() -> tuple[int, int]:
+        placed = [replicas for each in all_topics for replicas in each.placed]
+        counts = Counter(node_id for replicas in placed for node_id in replicas)
+        leaders = Counter(replicas[0] for replicas in placed)
+        return sum(each * each for each in counts.values()), sum(each * each for each in leaders.values())
+
+    for _ in range(40):
+        found, before = plan_rebalance(all_topics, seen), squares()
+        if not found:
+            return
+        for move in found:
+            replicas = move.topic.replicas[move.partition]
+            assert len({*move.target}) == len(move.target) == len(replicas)
+            assert {*move.target} | {*replicas} <= seen.usable
+        all_topics = [
+            replace(
+                ended(each, [move for move in found if move.topic is each]),
+                moves=each.moves,
+                replicas=tuple(
+                    next((move.target for move in found if move.topic is each and move.partition == n), old)
+                    for n, old in enumerate(each.replicas)
+                ),
+            )
+            for each in all_topics
+        ]
+        assert squares() < before
+    raise AssertionError("it does not end")
