@@ -17,12 +17,19 @@ def set_level(monkeypatch: pytest.MonkeyPatch, level: int = MOVES_LEVEL) -> None
         monkeypatch.setattr(module, "FEATURE_LEVEL", level)
 
 
+async def move_as_seen(
+    node: ClusterNode, target: Sequence[int], topic: str = "topic", partition: int = 0
+) -> Sequence[str]:
+    """As `begin_move`; returns the reason if the partition is not as this node sees it."""
+    move = partition_move(node.node.metadata.topics[topic], partition, target)
+    return await node.node.commands.begin_moves(MoveReason.MOVE_REASON_MOVE, [move])
+
+
 async def begin_move(
     node: ClusterNode, target: Sequence[int], topic: str = "topic", partition: int = 0
 ) -> None:
     """Have a partition move, as a node sees it."""
-    move = partition_move(node.node.metadata.topics[topic], partition, target)
-    assert not await node.node.commands.begin_moves(MoveReason.MOVE_REASON_MOVE, [move])
+    assert not await move_as_seen(node, target, topic, partition)
 
 
 async def until_moved(

@@ -237,7 +237,7 @@ class Partitions:
 
     def has_replica(self, replica: PartitionReplica) -> bool:
         """True if this node is one of a partition's replicas."""
-        return self._driver.node_id in replica.replicas
+        return replica.may_have_replica(self._driver.node_id)
 
     def only_replicas(self, parts: Iterable[PublicationPart], topics: Mapping[str, Topic]) -> set[int]:
         """The nodes with the only replicas of the partitions of a publication whose topics are
@@ -299,7 +299,7 @@ class Partitions:
     def _is_here(self, topic: Topic, number: int, recovered: RecoveredNode) -> bool:
         """True if a start opens a partition, see `is_member`."""
         node_id = self._driver.node_id
-        if node_id in self._replicas_of(topic, number):
+        if node_id in self._replicas_of(topic, number) or topic.is_placed_on(number, node_id):
             return True
         found = recovered.journal.groups.get(topic.raft_groups[number])
         state = None if found is None else found_state(found).hard_state
@@ -333,6 +333,9 @@ class Partitions:
 
     def _configuration(self, replica: PartitionReplica) -> ConfState:
         """Configuration of a partition that the journal knows nothing of."""
+        topic = self._by_topic[replica.partition.topic].topic
+        if self._driver.node_id not in replica.replicas or topic.placement(replica.partition.partition):
+            return ConfState()
         return ConfState(tuple(sorted(replica.replicas)))
 
     def drop_topic(self, topic: Topic, then: Callable[[], None]) -> None:

@@ -1,0 +1,182 @@
+"""Partitions that move to nodes that have nothing of them, in clusters with virtual time."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pixy.errors import FailedPrecondition, PixyError
+from pixy.records import TopicPartition
+from tests.cluster.moving import begin_move, move_as_seen, set_level, until_moved
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.conformance.staged import stage_values
+from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.slow
+
+TOPIC = TopicPartition("topic", 0)
+VALUES = [b"%d" % number for number in range(200)]
+
+
+@pytest.fixture(autouse=True)
+def _level(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_level(monkeypatch)
+
+
+async def joined(cluster: NodeCluster) -> ClusterNode:
+    """A node that has joined, and has started for all."""
+    node = await cluster.add()
+    await until(lambda: all(node.id in each.node.metadata.started for each in cluster.nodes.values()))
+    return node
+
+
+def test_a_lone_node_with_data_becomes_three_under_load(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        for value in VALUES:
+            await cluster[1].append(value)
+        appended = [*VALUES]
+        writing = True
+
+        async def write() -> None:
+            number = 0
+            while writing:
+                await cluster[1].append(b"late %d" % number)
+                appended.append(b"late %d" % number)
+                number += 1
+                await asyncio.sleep(0.05)
+
+        writer = asyncio.create_task(write())
+        await joined(cluster)
+        await joined(cluster)
+        await until(lambda: [len(each) for each in cluster[1].node.metadata.topics["topic"].replicas] == [3])
+        writing = False
+        await writer
+        for node in cluster.nodes.values():
+            assert await node.values() == appended
+        await cluster[1].kill()
+        assert await cluster[2].append(b"last") == len(appended)
+        assert await cluster[3].values() == [*appended, b"last"]
+
+    run_cluster(scenario, tmp_path, 1)
+
+
+def test_the_only_replica_moves_to_another_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1, {"replication": "1"})
+        await cluster[1].append(*VALUES)
+        other = await joined(cluster)
+        await begin_move(cluster[1], (other.id,))
+        await until_moved([*cluster.nodes.values()], (other.id,))
+        assert await other.values() == VALUES
+        assert await other.append(b"more") == len(VALUES)
+
+    run_cluster(scenario, tmp_path, 1)
+
+
+def test_a_replica_is_replaced_by_one_on_another_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(*VALUES)
+        other = await joined(cluster)
+        await begin_move(cluster[1], (1, 2, other.id))
+        await until_moved([*cluster.nodes.values()], (1, 2, other.id))
+        assert await other.values() == VALUES
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_stages_of_a_lone_node_are_published_before_their_partition_gets_other_replicas(
+    tmp_path: Path,
+) -> None:
+    """Nobody else has them: other replicas would apply the publication without its records."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await stage_values(cluster[1].backend, "sink", "stage", {TOPIC: [b"staged"]})
+        other = await joined(cluster)
+        await until(lambda: cluster[1].node.metadata.topics["topic"].moves)
+        await asyncio.sleep(10)
+        replica = cluster[1].node.partition(TOPIC)
+        assert replica is not None
+        assert replica.group is not None
+        assert replica.group.storage.conf_state.members == {1}
+        with pytest.raises(FailedPrecondition, match="or is to get some: begin another stage"):
+            await stage_values(cluster[1].backend, "sink", "stage", {TOPIC: [b"more"]})
+        assert (await cluster[1].backend.publish("sink", 1, "query", ["stage"])).published
+        await until(lambda: cluster[1].node.metadata.topics["topic"].placement(0))
+        await cluster[1].append(b"after")
+        assert await other.values() == [b"staged", b"after"]
+        await other.stop()
+        await other.start()
+        assert await other.values() == [b"staged", b"after"]
+
+    run_cluster(scenario, tmp_path, 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_that_was_acknowledged_is_lost_while_partitions_move_and_nodes_end(
+    tmp_path: Path, seed: int
+) -> None:
+    """Moves begin, are sent elsewhere and taken back at any time, and nodes are killed within."""
+    random = Random(seed)
+    written: list[bytes] = []
+    stopped: list[bool] = []
+
+    async def write(cluster: NodeCluster) -> None:
+        number = 0
+        while not stopped:
+            value = b"%d" % number
+            number += 1
+            replicas = next(iter(running(cluster))).node.metadata.topics["topic"].replicas[0]
+            asked = [node for node in running(cluster) if node.id in replicas]
+            if asked:
+                with suppress(PixyError):
+                    await random.choice(asked).append(value)
+                    written.append(value)
+            await asyncio.sleep(random.uniform(0.01, 0.2))
+
+    async def disturb(cluster: NodeCluster) -> None:
+        if random.random() < 0.7 or len(down) >= 1:
+            node = random.choice(running(cluster))
+            target = random.sample([1, 2, 3, 4], random.choice([1, 2, 3, 3, 3]))
+            with suppress(PixyError):
+                await move_as_seen(node, target)
+        else:
+            node = random.choice(running(cluster))
+            down.add(node.number)
+            await node.kill()
+        await asyncio.sleep(random.choice([0.0, 0.05, 0.5, 3.0]))
+        for number in [*down]:
+            if random.random() < 0.5:
+                await cluster[number].start()
+                down.discard(number)
+
+    down: set[int] = set()
+
+    def running(cluster: NodeCluster) -> list[ClusterNode]:
+        return [node for node in cluster.nodes.values() if node.number not in down]
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        writer = asyncio.create_task(write(cluster))
+        for _ in range(40):
+            await disturb(cluster)
+        for number in [*down]:
+            await cluster[number].start()
+            down.discard(number)
+        stopped.append(True)
+        await writer
+        topic = cluster[1].node.metadata.topics
+        await until(lambda: not topic["topic"].moves)
+        replicas = topic["topic"].replicas[0]
+        for node_id in replicas:
+            values = await cluster.by_id(node_id).values()
+            kept = {*values}
+            assert len(kept) == len(values)
+            assert [value for value in written if value not in kept] == []
+            assert [value for value in values if value in {*written}] == written
+
+    run_cluster(scenario, tmp_path, 4, seed=seed)
