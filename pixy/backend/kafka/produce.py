@@ -17,13 +17,16 @@ attempts end earlier, so that a broker that hangs leaves time for its successor.
     not written (no leader, no connection, refused)    Unavailable, with the last reason
     an attempt was sent, its outcome is unknown        DeadlineExceeded, with the last reason
     refused for good (too large, not allowed, ...)     that error, at once
+    the same behind an attempt of unknown outcome      DeadlineExceeded, with that error, at once
+
+Brokers judge a batch before they look for duplicates. So if the options of the topic have changed
+meanwhile, they refuse a batch that they have written.
 
 A batch of several callers that is refused because of some of its records is divided
 (`DivisibleDone`), in the place where it is, with the time that it has left. If it is too large, the
 limit of its topic is asked for first (`topic_limits`). Nothing of the batch was written, so its
 first part gets its sequence. Unless an attempt without a response was written, and only the next
-one refused, as the options of the topic have changed: then the broker does not accept the sequence
-of the part, and none is written again.
+one refused: then the broker does not accept the sequence of the part, and none is written again.
 
 With a `TransactionalId` the batches belong to its transaction: id and epoch are the transaction's.
 A broker that disagrees about them, or a batch with an unknown outcome, is an error, and the owner
@@ -463,8 +466,8 @@ class Producer:
             if 0 <= record < pending.records
         }
         limit = self.limits.batch_bytes_max(queue.partition.topic)
-        if limit is not None and len(pending.batch) <= limit:
-            limit = None  # it is not what the batch exceeds
+        if limit is not None and (len(pending.batch) <= limit or pending.outcome_unknown):
+            limit = None  # it is not what the batch exceeds, or not what it exceeded before
         assert isinstance(pending.done, DivisibleDone)
         parts = pending.done.divide(pending.batch, faults, limit)
         if not parts and queue.in_doubt:
@@ -472,7 +475,7 @@ class Producer:
         self._take_first(queue)
         for part in reversed(parts):
             divided = PendingBatch(part.batch, part.records, part.done, pending.deadline, pending.limit_s)
-            divided.whole_maybe_written = pending.maybe_written or pending.whole_maybe_written
+            divided.whole_maybe_written = pending.outcome_unknown
             self.buffered_bytes += divided.size
             queue.add_first(divided)
         if not self.buffered_bytes:
@@ -480,8 +483,16 @@ class Producer:
         self._make_ready(queue)
 
     def _refusal(self, queue: ProduceQueue, answer: _PartitionAnswer, message: str | None) -> PixyError:
+        """The error of a refused batch, or of some of its records. A transaction is aborted with
+        what may have been written.
+        """
         topic, number = queue.partition
-        return error_for_code(answer.code, f"cannot write to {topic}-{number}", message or answer.message)
+        error = error_for_code(answer.code, f"cannot write to {topic}-{number}", message or answer.message)
+        if queue.pending[0].outcome_unknown and self._transactional_id is None:
+            return DeadlineExceeded(
+                f"it is not known whether {topic}-{number} was written: an attempt had no answer, then {error}"
+            )
+        return error
 
     def _refused(self, queue: ProduceQueue, answer: _PartitionAnswer) -> None:
         if answer.code == DUPLICATE_SEQUENCE_NUMBER:
@@ -646,7 +657,7 @@ class Producer:
         topic, number = queue.partition
         limit = f"{pending.limit_s:g} s"
         reason = queue.reason or self._client.fault or "the broker has not answered"
-        if pending.maybe_written or pending.whole_maybe_written:
+        if pending.outcome_unknown:
             return DeadlineExceeded(
                 f"it is not known whether {topic}-{number} was written within {limit}: {reason}"
             )

@@ -77,6 +77,11 @@ class PendingBatch:
         """Memory that it takes."""
         return len(self.batch) + BATCH_MEMORY_BYTES
 
+    @property
+    def outcome_unknown(self) -> bool:
+        """True if its records may have been written."""
+        return self.maybe_written or self.whole_maybe_written
+
 
 class ProduceQueue:
     """The batches of one partition; the first one may be in flight.

@@ -15,7 +15,14 @@ from pixy.backend import Backend, TopicPartition
 from pixy.backend.kafka import KafkaBackend
 from pixy.clock import SystemClock
 from pixy.config import ProducerConfig
-from pixy.errors import Internal, InvalidArgument, MessageTooLarge, PixyError, UnknownPartition
+from pixy.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    MessageTooLarge,
+    PixyError,
+    UnknownPartition,
+)
 from pixy.proxy.accumulator import Accumulators
 from pixy.records import Record, make_partitioner
 from tests.conformance.support import fetch_now, values
@@ -26,7 +33,7 @@ from tests.kafka.backends import open_kafka, staging_place
 from tests.kafka.cluster import KafkaCluster
 
 PATIENCE_S = 120.0
-MESSAGE_TOO_LARGE, INVALID_RECORD = 10, 87
+MESSAGE_TOO_LARGE, NOT_ALLOWED, INVALID_TIMESTAMP, INVALID_RECORD = 10, 29, 32, 87
 SIZE_MAX = 60
 """Bytes of the values of a batch that a scripted broker takes."""
 
@@ -127,7 +134,8 @@ async def _break_often(rng: Random, directory: Path) -> None:
         if value in good:
             assert answer in {None, good.index(value)}
         else:
-            assert answer is None or isinstance(answer, InvalidArgument)
+            in_doubt = breaks and isinstance(answer, DeadlineExceeded)
+            assert answer is None or isinstance(answer, InvalidArgument) or in_doubt
     assert clients.accumulators.lost == sum(clients.answers[value] is None for value in bad)
 
 
@@ -175,6 +183,52 @@ async def _written_and_refused(directory: Path) -> None:
     assert {type(clients.answers[value]) for value in sent} == {Internal}
     assert "Kafka did not return its offset" in str(clients.answers[sent[0]])
     assert clients.answers[b"next"] == 5
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+@pytest.mark.parametrize("why", ["named", "unnamed", "too large", "not allowed"])
+def test_a_refusal_behind_a_lost_answer_does_not_say_that_nothing_was_written(
+    virtual: asyncio.Runner, tmp_path: Path, why: str, together: bool
+) -> None:
+    virtual.run(_refused_behind_a_lost_answer(tmp_path, why, together))
+
+
+async def _refused_behind_a_lost_answer(directory: Path, why: str, together: bool) -> None:
+    """The options of the topic change between the attempts, to the detriment of one message."""
+    log = IdempotentLog()
+    bad = b"bad" + bytes(1000)
+    sent = [b"1", bad, b"2"] if together else [bad]
+
+    def judge_unnamed(records: Sequence[Record]) -> tuple[int, Mapping[int, str]]:
+        return (INVALID_TIMESTAMP if judge_naming(records)[0] else 0), {}
+
+    def judge_all(_: Sequence[Record]) -> tuple[int, Mapping[int, str]]:
+        return NOT_ALLOWED, {}
+
+    def lose_the_answer() -> None:
+        if len(log.values) > 1:
+            log.after = lambda: None
+            if why == "too large":
+                log.bytes_max = 500
+            else:
+                log.judge = {"named": judge_naming, "unnamed": judge_unnamed, "not allowed": judge_all}[why]
+            log.cut()
+
+    log.after = lose_the_answer
+    async with open_clients(log, directory) as clients:
+        clients.send(b"first")
+        await clients.answered()
+        for value in sent:
+            clients.send(value)
+        await clients.answered()
+        log.judge = judge_naming
+        clients.send(b"next")
+    assert log.values == [b"first", *sent, b"next"]
+    assert clients.answers[b"next"] == len(sent) + 1
+    answers = [clients.answers[value] for value in sent]
+    assert {type(answer) for answer in answers} <= {DeadlineExceeded, Internal}
+    if not together:
+        assert "not known whether t-0 was written: an attempt had no answer, then" in str(answers[0])
 
 
 @pytest.mark.parametrize("tells", [True, False], ids=["told", "secret"])
