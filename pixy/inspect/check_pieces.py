@@ -3,7 +3,8 @@ changes nothing.
 
 found                                      verdict
 -----------------------------------------  ------------------------------
-torn last unit, no valid header            warning: other replicas have what was confirmed
+torn last unit, no valid header, bad       warning: other replicas have what was confirmed
+sector where a start reads
 unit with a wrong head                     warning: cut off, other replicas have it
 anything else for which a start is refused damaged
 invalid batches                            damaged
@@ -14,7 +15,7 @@ from pathlib import Path
 from pixy.errors import DataDirectoryError
 from pixy.inspect.report import Report
 from pixy.staging import FoundUnit, PieceKey, find_units, is_piece_file, read_piece_header, unit_damage
-from pixy.storage import Disk, File
+from pixy.storage import Disk, File, is_unreadable
 
 
 def check_pieces(disk: Disk, directory: Path, cluster_id: bytes, report: Report) -> set[PieceKey]:
@@ -37,6 +38,11 @@ def check_pieces(disk: Disk, directory: Path, cluster_id: bytes, report: Report)
             file = disk.open(path)
         except IsADirectoryError:
             report.damaged("pieces", path, "a directory: the next start is refused")
+            continue
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            report.warn("pieces", path, f"{error.strerror}: removed by the next start")
             continue
         try:
             found |= _check(file, path, cluster_id, report)

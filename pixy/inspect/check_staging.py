@@ -5,6 +5,7 @@ found                                      verdict
 unsealed stage, unfinished removal         warning
 files in a stage that its record lacks     ok, removed with the stage
 anything else for which a start is refused damaged
+invalid record, bad sector in a directory  damaged
 missing or short file                      damaged
 invalid batch                              damaged
 """
@@ -18,7 +19,7 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect.report import Report
 from pixy.proto.state_pb2 import StageRecord
 from pixy.staging import STAGE_FILE, find_fault, stage_directory, staged_part
-from pixy.storage import Disk, StagedPart, read_stage_record, scan_batches
+from pixy.storage import Disk, StagedPart, lost_is_corrupt, read_stage_record, scan_batches
 
 _NAME = re.compile(r"\d{20}")
 _DELETED = re.compile(r"\d{20}-deleted")
@@ -59,20 +60,27 @@ def check_staging(disk: Disk, directory: Path, cluster_id: bytes, report: Report
 
 def _record(disk: Disk, path: Path, report: Report) -> StageRecord | None:
     """Record of a sealed stage; None if it is not one, which is reported."""
+    unlisted = ""
     try:
-        files = disk.names(path)
+        with lost_is_corrupt(path):
+            files = disk.names(path)
     except NotADirectoryError:
         report.damaged("file", path, "not a directory: the next start is refused")
         return None
+    except CorruptData as error:
+        unlisted = str(error)
     if _DELETED.fullmatch(path.name):
         report.warn("stage", path, "left from a removal: removed by the next start")
     elif _NAME.fullmatch(path.name) is None:
         report.damaged("stage", path, "not a stage: the next start is refused")
+    elif unlisted:
+        report.damaged("stage", path, unlisted.removeprefix(f"{path} "))
     elif STAGE_FILE not in files:
         report.warn("stage", path, "never sealed: removed by the next start")
     else:
         try:
-            return read_stage_record(disk, path / STAGE_FILE)
+            with lost_is_corrupt(path / STAGE_FILE):
+                return read_stage_record(disk, path / STAGE_FILE)
         except (CorruptData, DataDirectoryError, DecodeError) as error:
             report.damaged("stage", path / STAGE_FILE, str(error).removeprefix(f"{path / STAGE_FILE} "))
     return None
@@ -101,10 +109,11 @@ def _check_parts(disk: Disk, directory: Path, number: int, record: StageRecord, 
 def _check_part(disk: Disk, part: StagedPart, report: Report) -> bool:
     records = 0
     try:
-        for position, header, _, damage in scan_batches(disk, part.path, part.size):
-            if damage:
-                raise CorruptData(f"corrupt at byte {position}: {damage}")
-            records += header.last_offset_delta + 1
+        with lost_is_corrupt(part.path):
+            for position, header, _, damage in scan_batches(disk, part.path, part.size):
+                if damage:
+                    raise CorruptData(f"corrupt at byte {position}: {damage}")
+                records += header.last_offset_delta + 1
         if records != part.records:
             raise CorruptData(f"has {records} records, {part.records} were sealed")
     except CorruptData as error:

@@ -34,6 +34,7 @@ unit; those of the others are verified by readers, as those of segments are.
     damaged       a unit with a wrong head, others behind  cut off with them, and logged
     unborn        no valid header: the first write was     removed
                   torn
+    unreadable    a bad sector in one of these             as damaged, torn, or unborn
     foreign       another cluster's                        refused
     newer         a newer version                          refused
     stray         any other name, or a directory           refused
@@ -42,6 +43,7 @@ unit; those of the others are verified by readers, as those of segments are.
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +53,7 @@ from google.protobuf.message import DecodeError
 from pixy.errors import DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import PieceExtent, PieceIndex
 from pixy.records import crc32c
-from pixy.storage import Disk, File, is_disk_full, sync_is_final
+from pixy.storage import Disk, File, is_disk_full, is_unreadable, sync_is_final
 
 log = structlog.get_logger(__name__)
 
@@ -183,22 +185,31 @@ def recover_pieces(
         path = directory / name
         if not is_piece_file(name):
             raise DataDirectoryError(f"{path} has no pieces of a stage; move it out of the way")
-        try:
-            file = disk.open(path)
-        except IsADirectoryError as error:
-            raise DataDirectoryError(f"{path} is a directory; move it out of the way") from error
-        try:
-            taken = _recover(file, path, cluster_id)
-        finally:
-            file.close()
+        file = _open(disk, path)
+        taken = None
+        if file is not None:
+            with closing(file):
+                taken = _recover(file, path, cluster_id)
         if taken is None:
-            log.warning("removing the file of a stage that was never written", file=str(path))
+            log.warning("removing the file of a stage that has no whole pieces", file=str(path))
             disk.unlink(path)
         else:
             found[int(path.stem)] = taken
     if found:
         disk.sync_directory(directory)
     return found
+
+
+def _open(disk: Disk, path: Path) -> File | None:
+    """A file of pieces, None if it is lost."""
+    try:
+        return disk.open(path)
+    except IsADirectoryError as error:
+        raise DataDirectoryError(f"{path} is a directory; move it out of the way") from error
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return None
 
 
 def _recover(file: File, path: Path, cluster_id: bytes) -> tuple[int, dict[PieceKey, PiecePlace]] | None:
@@ -230,13 +241,15 @@ def find_units(file: File, path: Path) -> Iterator[FoundUnit]:
     """
     at, size, stage = _HEADER_BYTES, file.size(), int(path.stem)
     while at + _UNIT_HEAD_BYTES <= size:
-        start = file.read_at(_UNIT_HEAD_BYTES, at)
+        start = _read(file, _UNIT_HEAD_BYTES, at)
+        if not start:
+            return
         magic, crc = _UNIT_START.unpack_from(start)
         index_bytes, batches_bytes = _LENGTHS.unpack_from(start, _UNIT_START.size)
         begin = at + _UNIT_HEAD_BYTES + index_bytes
         if magic != _UNIT_MAGIC or index_bytes > _INDEX_BYTES_MAX or begin + batches_bytes > size:
             return
-        index = file.read_at(index_bytes, at + _UNIT_HEAD_BYTES)
+        index = _read(file, index_bytes, at + _UNIT_HEAD_BYTES)
         if crc32c(index, crc32c(start[_UNIT_START.size :])) != crc:
             return
         try:
@@ -257,9 +270,9 @@ def unit_damage(file: File, unit: FoundUnit) -> str:
     for key, place in unit.pieces.items():
         crc, at, end = 0, place.begin, place.begin + place.size
         while at < end:
-            block = file.read_at(min(_READ_BYTES, end - at), at)
+            block = _read(file, min(_READ_BYTES, end - at), at)
             if not block:
-                return f"ends at byte {at}"
+                return f"ends at byte {at}, or cannot be read there"
             crc, at = crc32c(block, crc), at + len(block)
         if crc != key.crc:
             return (
@@ -303,7 +316,7 @@ def read_piece_header(file: File, path: Path) -> bytes | None:
     Raises:
         DataDirectoryError: a newer release wrote it.
     """
-    header = file.read_at(_HEADER_BYTES, 0)
+    header = _read(file, _HEADER_BYTES, 0)
     if len(header) < _HEADER_BYTES:
         return None
     magic, version = _START.unpack_from(header)
@@ -322,6 +335,16 @@ def read_piece_header(file: File, path: Path) -> bytes | None:
         return None
     owner: bytes = cluster_id
     return owner
+
+
+def _read(file: File, size: int, position: int) -> bytes:
+    """Bytes of a file; none if the device has lost some of them."""
+    try:
+        return file.read_at(size, position)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return b""
 
 
 def _unit_head(pieces: Sequence[NewPiece]) -> bytes:

@@ -29,8 +29,9 @@ while it is there.
     incomplete    a valid file `stage`, and a file is      taken as damaged: it cannot be published,
                   missing or short                         and a partition that waits for it is not
                                                            ready
-    damaged       a file `stage` that is not valid         refused: its owner is unknown, and a
-                                                           partition may wait for it
+    damaged       a file `stage` that is not valid, or a   taken as damaged, and kept: which stage
+                  directory that cannot be listed          it is cannot be told, so one that is
+                                                           missing may be this one
     twice         the sink and stage of another one        refused
     foreign       another cluster's                        refused
     newer         a newer version                          refused
@@ -40,6 +41,7 @@ while it is there.
 import errno
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +55,7 @@ from pixy.storage import (
     StagedPart,
     Steps,
     is_disk_full,
+    lost_is_corrupt,
     read_stage_record,
     sync_is_final,
     unlink_directories,
@@ -135,12 +138,13 @@ class _PartFile:
 
 class RecoveredStages(NamedTuple):
     """Stages found at start. New stages get numbers from `next_number` on; `leftovers` are
-    directories to be removed.
+    directories to be removed; `nameless` are faults of stages whose names cannot be read.
     """
 
     stages: list[SealedStage]
     next_number: int
     leftovers: list[Path]
+    nameless: list[CorruptData]
 
 
 class _StepSize:
@@ -297,11 +301,12 @@ def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredS
 
     Raises:
         DataDirectoryError: a foreign file, or one of a newer release.
-        CorruptData: a stage cannot be identified.
+        CorruptData: a stage is there twice.
         OSError: the disk refuses.
     """
     found: list[SealedStage] = []
     leftovers: list[Path] = []
+    nameless: list[CorruptData] = []
     names: dict[tuple[str, str], Path] = {}
     last = 0
     for name in disk.names(directory):
@@ -310,6 +315,9 @@ def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredS
         last = max(last, int(name[:20]))
         if stage is None:
             leftovers.append(path)
+            continue
+        if isinstance(stage, CorruptData):
+            nameless.append(stage)
             continue
         if stage.record.cluster_id != cluster_id:
             raise DataDirectoryError(
@@ -322,24 +330,36 @@ def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredS
         # The process that sealed it may have ended before the name of its file was durable.
         disk.sync_directory(path)
         found.append(stage)
-    return RecoveredStages(found, last + 1, leftovers)
+    return RecoveredStages(found, last + 1, leftovers, nameless)
 
 
-def _sort(disk: Disk, path: Path) -> SealedStage | None:
-    """Stage at a path in the directory of stages; None for a leftover."""
+def _sort(disk: Disk, path: Path) -> SealedStage | CorruptData | None:
+    """Stage at a path in the directory of stages; None for a leftover, its fault for one whose name
+    cannot be read.
+    """
+    unlisted: CorruptData | None = None
     try:
-        files = disk.names(path)
+        with lost_is_corrupt(path):
+            files = disk.names(path)
     except NotADirectoryError as error:
         raise DataDirectoryError(f"{path} is not a directory; move it out of the way") from error
+    except CorruptData as error:
+        unlisted = error
     if _DELETED.fullmatch(path.name):
         log.warning("removing what the removal of a stage has left", directory=str(path))
         return None
     if _NAME.fullmatch(path.name) is None:
         raise DataDirectoryError(f"{path} is not a stage; move it out of the way")
+    if unlisted is not None:
+        return unlisted
     if STAGE_FILE not in files:
         log.warning("removing a stage that was never sealed", directory=str(path))
         return None
-    record = read_stage_record(disk, path / STAGE_FILE)
+    try:
+        with lost_is_corrupt(path / STAGE_FILE):
+            record = read_stage_record(disk, path / STAGE_FILE)
+    except CorruptData as error:
+        return error
     return SealedStage(int(path.name), record, find_fault(disk, path, record))
 
 
@@ -350,13 +370,12 @@ def find_fault(disk: Disk, path: Path, record: StageRecord) -> CorruptData | Non
     for part in record.parts:
         name = path / _file_name(part.topic_id, part.partition)
         try:
-            file = disk.open(name)
+            with lost_is_corrupt(name), closing(disk.open(name)) as file:
+                size = file.size()
         except FileNotFoundError:
             return CorruptData(f"{name} is missing, it was sealed")
-        try:
-            size = file.size()
-        finally:
-            file.close()
+        except CorruptData as error:
+            return error
         if size < part.bytes:
             return CorruptData(f"{name} has {size} bytes, {part.bytes} were sealed")
     return None

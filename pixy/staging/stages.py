@@ -125,6 +125,9 @@ class Stages:
         self._by_topic: dict[bytes, dict[Stage, None]] = {}
         # Bytes of pieces submitted to the jobs and not yet written.
         self._queued_bytes = 0
+        # Faults of damaged stages, by number, and of those whose names cannot be read.
+        self._faults: dict[int, CorruptData] = {}
+        self._nameless: Sequence[CorruptData] = ()
         self.bytes = 0
         self.bytes_of: Counter[str] = Counter()
         self.extents = 0
@@ -142,16 +145,19 @@ class Stages:
             )
         except OSError as error:
             raise DataDirectoryError(f"{self.directory} cannot be used: {error}") from error
-        self._next_number = found.next_number
+        self._next_number, self._nameless = found.next_number, found.nameless
         for number, record, fault in found.stages:
             name = StageName(record.sink_id, record.stage_id)
             stage = self._add(name, number, NO_CLIENT)
             stage.pieces = {piece: Piece(crc, 0, None) for piece, crc in enumerate(record.pieces)}
             self._sealed(stage, record)
-            stage.fault = fault
+            if fault is not None:
+                stage.fault = self._faults[number] = fault
             stage.seal = StageSeal(len(record.pieces), seal_crc(record.pieces))
             self._has_topics(stage, (part.topic_id for part in record.parts))
             self._count(stage, sum(part.bytes for part in record.parts), 0, NO_CLIENT)
+        for damage in self.faults:
+            log.error("a stage is damaged, and cannot be published", error=str(damage))
         if found.leftovers:
             steps = unlink_directories(self._disk, found.leftovers)
             self._jobs.submit(_LEFTOVERS, steps, self._removed_leftovers)
@@ -167,6 +173,18 @@ class Stages:
 
     # --- what there is ----------------------------------------------------------------------------
 
+    @property
+    def faults(self) -> list[CorruptData]:
+        """Faults of the damaged stages."""
+        return [*self._nameless, *self._faults.values()]
+
+    @property
+    def may_be_nameless(self) -> str:
+        """Addition to the error of a stage that is missing: it may be a damaged one, whose name
+        cannot be read. Empty if there is none.
+        """
+        return f"; or it is one that is damaged: {self._nameless[0]}" if self._nameless else ""
+
     def get(self, name: StageName) -> Stage | None:
         """A stage, None if it does not exist."""
         return self._stages.get(name)
@@ -179,14 +197,17 @@ class Stages:
 
         Raises:
             FailedPrecondition: it does not exist, or is not sealed.
-            CorruptData: it is damaged.
+            CorruptData: it is damaged, or may be.
         """
         stage = self._stages.get(name)
         if stage is not None and stage.record is not None and stage.fault is None:
             return stage
         what = f"stage {name.stage_id} of sink {name.sink_id}"
         if stage is None:
-            raise FailedPrecondition(f"{what} does not exist: {where}")
+            missing = f"{what} does not exist: {where}"
+            if self._nameless:
+                raise CorruptData(missing + self.may_be_nameless)
+            raise FailedPrecondition(missing)
         if stage.record is None:
             raise FailedPrecondition(f"{what} is not sealed")
         raise CorruptData(f"{what} is damaged: {stage.fault}")
@@ -441,6 +462,7 @@ class Stages:
         if self._stages.get(stage.name) is not stage:
             return False
         del self._stages[stage.name]
+        self._faults.pop(stage.number, None)
         of_sink = self._by_sink[stage.name.sink_id]
         del of_sink[stage.name.stage_id]
         if not of_sink:

@@ -33,8 +33,8 @@ class RecordingDisk:
     """The real disk, with a list of all modifying calls.
 
     `before` is called ahead of each of them and may raise. A write is recorded once it has
-    returned. Files and directories in `unreadable` have bad
-    sectors.
+    returned. Files and directories in `unreadable` have bad sectors, those in `bad_bytes` one at
+    this byte; what is in `lost` cannot even be opened.
     """
 
     def __init__(self) -> None:
@@ -44,6 +44,8 @@ class RecordingDisk:
         self.durable_writes: list[tuple[int, int]] = []
         self.before: Callable[[Call], None] = lambda _: None
         self.unreadable: set[Path] = set()
+        self.bad_bytes: dict[Path, int] = {}
+        self.lost: set[Path] = set()
 
     def did(self, what: str, ending: str = "") -> list[Call]:
         """Calls of one kind on paths with this suffix."""
@@ -67,13 +69,15 @@ class RecordingDisk:
         self.calls.append(call)
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> File:
+        if path in self.lost:
+            raise _input_output_error(path)
         if create and not path.exists():
             self.do(Call("create", path.name))
         return _RecordingFile(self, self._disk.open(path, create=create, background=background), path)
 
     def names(self, directory: Path) -> list[str]:
         if directory in self.unreadable:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
+            raise _input_output_error(directory)
         return self._disk.names(directory)
 
     def make_directory(self, path: Path) -> None:
@@ -135,8 +139,9 @@ class _RecordingFile:
         self._disk.durable_writes.append((position, position + sum(map(len, buffers))))
 
     def read_at(self, size: int, position: int) -> bytes:
-        if self._path in self._disk.unreadable:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self._path))
+        bad = self._disk.bad_bytes.get(self._path, -1)
+        if self._path in self._disk.unreadable or position <= bad < position + size:
+            raise _input_output_error(self._path)
         return self._file.read_at(size, position)
 
     def size(self) -> int:
@@ -158,6 +163,10 @@ class _RecordingFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _input_output_error(path: Path) -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
 
 def full(disk: RecordingDisk, what: str, ending: str) -> None:

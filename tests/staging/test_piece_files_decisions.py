@@ -11,8 +11,9 @@ import pytest
 
 from pixy.errors import DataDirectoryError
 from pixy.inspect import Report, Verdict, check_pieces
-from pixy.staging.piece_files import PieceFile, PieceKey, recover_pieces
+from pixy.staging.piece_files import NewPiece, PieceFile, PieceKey, recover_pieces
 from pixy.storage import RealDisk
+from tests.fakes.disk import RecordingDisk
 from tests.staging.pieces import new_piece
 from tests.storage.logs import CLUSTER_ID
 
@@ -121,6 +122,34 @@ def test_unborn(pieces: Path) -> None:
         assert verdict(pieces) is Verdict.WARNING
         assert found(pieces) == {OTHER.key}
         assert not first(pieces).exists()
+
+
+def first_is(pieces: Path, disk: RecordingDisk, *expected: NewPiece) -> None:
+    """These are what is left of the first file on a disk that has lost some of it."""
+    report = Report(pieces)
+    check_pieces(disk, pieces, CLUSTER_ID, report)
+    assert report.verdict is Verdict.WARNING
+    kept = {key for _, places in recover_pieces(disk, pieces, CLUSTER_ID).values() for key in places}
+    assert kept == {each.key for each in (*expected, OTHER)}
+    assert first(pieces).exists() is bool(expected)
+    disk.bad_bytes.clear()
+    taken(pieces, *expected, OTHER)
+
+
+def test_bad_sector(pieces: Path) -> None:
+    whole = first(pieces).read_bytes()
+    second = second_unit(pieces)
+    for at in (second, second + 25, whole.index(b"two"), 50, 70, 10):
+        disk = RecordingDisk()
+        disk.bad_bytes[first(pieces)] = at
+        first(pieces).write_bytes(whole)
+        first_is(pieces, disk, *([ONE] if at >= second else []))
+
+
+def test_lost_file(pieces: Path) -> None:
+    disk = RecordingDisk()
+    disk.lost.add(first(pieces))
+    first_is(pieces, disk)
 
 
 def test_come_back(pieces: Path) -> None:

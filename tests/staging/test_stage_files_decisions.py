@@ -14,8 +14,9 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import Report, Verdict, check_staging
 from pixy.records import crc32c
 from pixy.staging.stage_files import RecoveredStages, recover_stages, remove_stages
-from pixy.storage import RealDisk, run_steps, unlink_directories
+from pixy.storage import Disk, RealDisk, run_steps, unlink_directories
 from pixy.storage.disk.identity import write_stage_record
+from tests.fakes.disk import RecordingDisk
 from tests.staging.stages import TOPIC_ID, piece_of, seal_stage
 from tests.storage.logs import CLUSTER_ID
 
@@ -31,8 +32,8 @@ def staging(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def recover(staging: Path) -> RecoveredStages:
-    return recover_stages(DISK, staging, CLUSTER_ID)
+def recover(staging: Path, disk: Disk = DISK) -> RecoveredStages:
+    return recover_stages(disk, staging, CLUSTER_ID)
 
 
 def contents(staging: Path) -> dict[str, bytes | None]:
@@ -42,10 +43,10 @@ def contents(staging: Path) -> dict[str, bytes | None]:
     }
 
 
-def taken(staging: Path, *numbers: int) -> RecoveredStages:
+def taken(staging: Path, *numbers: int, disk: Disk = DISK) -> RecoveredStages:
     """These are taken, and nothing is changed."""
     before = contents(staging)
-    found = recover(staging)
+    found = recover(staging, disk)
     assert [stage.number for stage in found.stages] == list(numbers)
     assert contents(staging) == before
     assert found.next_number == max(numbers) + 1
@@ -57,11 +58,21 @@ def whole(staging: Path, *numbers: int) -> None:
     assert verdict(staging) is Verdict.OK
 
 
-def damaged(staging: Path, reason: str) -> None:
-    found = taken(staging, 1, 2)
+def damaged(staging: Path, reason: str, disk: Disk = DISK) -> None:
+    found = taken(staging, 1, 2, disk=disk)
     assert reason in str(found.stages[0].fault)
-    assert found.stages[1].fault is None
-    assert verdict(staging) is Verdict.DAMAGED
+    assert (found.stages[1].fault, found.nameless) == (None, [])
+    assert verdict(staging, disk) is Verdict.DAMAGED
+
+
+def nameless(staging: Path, reason: str, disk: Disk = DISK) -> None:
+    """The first stage is damaged, and which one it is cannot be told."""
+    found = taken(staging, 2, disk=disk)
+    (fault,) = found.nameless
+    assert reason in str(fault)
+    assert FIRST in str(fault)
+    assert (found.stages[0].fault, found.leftovers) == (None, [])
+    assert verdict(staging, disk) is Verdict.DAMAGED
 
 
 def removed(staging: Path, name: str) -> None:
@@ -83,9 +94,9 @@ def refused(staging: Path, error: type[Exception], reason: str) -> None:
     assert verdict(staging) is Verdict.DAMAGED
 
 
-def verdict(staging: Path) -> Verdict:
+def verdict(staging: Path, disk: Disk = DISK) -> Verdict:
     report = Report(staging.parent)
-    check_staging(DISK, staging, CLUSTER_ID, report)
+    check_staging(disk, staging, CLUSTER_ID, report)
     return report.verdict
 
 
@@ -94,7 +105,7 @@ def stage_file(staging: Path) -> Path:
 
 
 def test_absent(tmp_path: Path) -> None:
-    assert recover(tmp_path / "staging") == RecoveredStages([], 1, [])
+    assert recover(tmp_path / "staging") == RecoveredStages([], 1, [], [])
 
 
 def test_sealed(staging: Path) -> None:
@@ -160,27 +171,56 @@ def test_damaged_batch(staging: Path) -> None:
     assert verdict(staging) is Verdict.DAMAGED
 
 
+def test_lost_file(staging: Path) -> None:
+    disk = RecordingDisk()
+    disk.lost.add(staging / FIRST / PART)
+    damaged(staging, "cannot be read", disk)
+
+
 @pytest.mark.parametrize("size", [0, 10, 25])
 def test_short(staging: Path, size: int) -> None:
     stage_file(staging).write_bytes(stage_file(staging).read_bytes()[:size])
-    refused(staging, CorruptData, "stage")
+    nameless(staging, "stage")
 
 
 def test_torn(staging: Path) -> None:
     stage_file(staging).write_bytes(stage_file(staging).read_bytes()[:-3] + bytes(3))
-    refused(staging, CorruptData, "damaged")
+    nameless(staging, "damaged")
 
 
 def test_bad_checksum(staging: Path) -> None:
     data = bytearray(stage_file(staging).read_bytes())
     data[-1] ^= 1
     stage_file(staging).write_bytes(data)
-    refused(staging, CorruptData, "damaged")
+    nameless(staging, "damaged")
 
 
 def test_zero_tail(staging: Path) -> None:
     stage_file(staging).write_bytes(stage_file(staging).read_bytes() + bytes(100))
-    refused(staging, CorruptData, "damaged")
+    nameless(staging, "damaged")
+
+
+@pytest.mark.parametrize("where", ["lost", "unreadable"])
+def test_bad_sector(staging: Path, where: str) -> None:
+    disk = RecordingDisk()
+    getattr(disk, where).add(stage_file(staging))
+    nameless(staging, "cannot be read", disk)
+
+
+def test_unlisted(staging: Path) -> None:
+    disk = RecordingDisk()
+    disk.unreadable.add(staging / FIRST)
+    nameless(staging, "cannot be read", disk)
+
+
+def test_unlisted_and_half_removed(staging: Path) -> None:
+    left = staging / f"{FIRST}-deleted"
+    (staging / FIRST).rename(left)
+    disk = RecordingDisk()
+    disk.unreadable.add(left)
+    assert (recover(staging, disk).leftovers, verdict(staging, disk)) == ([left], Verdict.WARNING)
+    run_steps(unlink_directories(disk, [left]))
+    assert left.exists()
 
 
 def test_newer_version(staging: Path) -> None:

@@ -291,6 +291,7 @@ class RollForward:
             if stage is None or stage.record is None:
                 return CorruptData(
                     f"stage {name.stage_id} of sink {name.sink_id} was published, and is missing"
+                    f"{self._stages.may_be_nameless}"
                 )
             if stage.fault is not None:
                 return stage.fault

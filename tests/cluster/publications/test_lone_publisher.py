@@ -186,18 +186,21 @@ async def test_a_damaged_batch_of_a_stage_is_found_by_the_start_that_applies_it(
         assert "byte 0" in str(replica.fault)
 
 
+def flip(path: Path, at: int) -> None:
+    """Change a byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
 def flip_record(part: Path) -> None:
     """Change a byte of the first batch's records."""
-    data = bytearray(part.read_bytes())
-    data[65] ^= 1
-    part.write_bytes(data)
+    flip(part, 65)
 
 
 def flip_length(part: Path) -> None:
     """Change a length, which the checksum does not cover."""
-    data = bytearray(part.read_bytes())
-    data[8] ^= 1
-    part.write_bytes(data)
+    flip(part, 8)
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -266,6 +269,75 @@ async def test_a_damaged_part_makes_its_partition_not_ready_and_loses_nothing(
 
 def killed_again(cluster: Cluster) -> Cluster:
     return start(cluster, "again")
+
+
+NAMELESS: dict[str, Callable[[Cluster, Path], object]] = {
+    "wrong byte": lambda _, path: flip(path / "stage", -1),
+    "unlisted": lambda cluster, path: cluster.disk.unreadable.add(path),
+}
+
+
+@pytest.mark.parametrize("kind", NAMELESS)
+async def test_a_stage_whose_name_cannot_be_read_stops_only_its_own_publication(
+    tmp_path: Path, kind: str
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        for name in ("a", "b"):
+            await stage(cluster, name, piece_of(cluster, name.encode()))
+    again = Cluster(tmp_path / "data")
+    path = again.directory / "staging" / staged(again)[0]
+    whole = (path / "stage").read_bytes()
+    NAMELESS[kind](again, path)
+    async with again.running():
+        with pytest.raises(CorruptData, match=f"stage a of sink sink does not exist.* damaged: {path}"):
+            await publish(again, 0, "a", "b")
+        status = await again.node.status()
+        (trouble,) = [each for each in status.nodes[0].troubles if str(path) in each]
+        assert trouble.startswith("damaged stages of staged writes: 1, ")
+        # Its writer has the records yet.
+        await stage(again, "c", piece_of(again, b"c"))
+        assert await publish(again, 0, "b", "c") == Published(True, 0)
+        await again.append(b"behind")
+        await finished(again)
+        assert again.values() == [b"b", b"c", b"behind"]
+    assert staged(again) == [path.name]
+    (path / "stage").write_bytes(whole)
+    async with Cluster(tmp_path / "data").running() as mended:
+        assert (await mended.node.status()).nodes[0].troubles == ()
+        assert await publish(mended, 1, "a") == Published(True, 1)
+        await finished(mended)
+        assert mended.values() == [b"b", b"c", b"behind", b"a"]
+    assert staged(mended) == []
+
+
+@pytest.mark.parametrize("kind", NAMELESS)
+async def test_a_published_stage_whose_name_cannot_be_read_stops_only_its_partitions(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic("topic", 2)
+        await stage(cluster, "a", piece_of(cluster, b"1"))
+        monkeypatch.setattr(cluster.node.publisher, "committed", lambda _: None)
+        publishing = asyncio.create_task(publish(cluster, 0, "a"))
+        await until(lambda: publications(cluster))
+        killed = start(cluster)
+        await asyncio.wait([publishing])
+    path = killed.directory / "staging" / staged(killed)[0]
+    whole = (path / "stage").read_bytes()
+    NAMELESS[kind](killed, path)
+    async with killed.running():
+        await killed.append(b"other", partition=1)
+        assert killed.values(partition=1) == [b"other"]
+        replica = killed.node.partition(TopicPartition("topic", 0))
+        assert replica is not None
+        assert f"was published, and is missing; or it is one that is damaged: {path}" in str(replica.fault)
+        assert publications(killed) == [1]
+    (path / "stage").write_bytes(whole)
+    async with killed_again(killed).running() as mended:
+        await finished(mended)
+        assert mended.values() == [b"1"]
+        assert staged(mended) == []
 
 
 async def test_a_topic_whose_part_is_damaged_can_be_deleted(tmp_path: Path) -> None:
