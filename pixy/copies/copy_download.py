@@ -135,10 +135,6 @@ class CopyDownload:
             size = LENGTH_PREFIX_BYTES + header.length
             if not HEADER_BYTES <= size <= _BATCH_BYTES_MAX:
                 raise CorruptData(f"a batch for offset {offset} says that it has {size} bytes")
-            if at + size > len(chunk):
-                break
-            batch = chunk[at : at + size]
-            check_batch(batch)
             if header.base_offset != offset or header.next_offset > self.end_offset:
                 raise CorruptData(
                     f"a batch has offsets {header.base_offset} to {header.next_offset}, expected is one from {offset} "
@@ -149,6 +145,10 @@ class CopyDownload:
                     f"the batch at offset {offset} has leader epoch {header.leader_epoch}, expected {epoch} to "
                     f"{self._epoch_max}"
                 )
+            if at + size > len(chunk):
+                break
+            batch = chunk[at : at + size]
+            check_batch(batch)
             batches.append(batch)
             at, offset, epoch = at + size, header.next_offset, header.leader_epoch
         return batches, at, offset, epoch

@@ -17,7 +17,7 @@ A request is judged in the order of Kudu's tablet copy service:
     the bytes cannot be read                        the caller's: CorruptData, StorageFault
 
 Unlike Kudu's, an idle time of 0 means that a session never ends by itself, and the number of
-sessions is limited here, at the source.
+sessions is limited here, at the source. One node may have three quarters of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -160,6 +160,10 @@ class CopySessions:
             raise CopyTryLater(
                 f"{len(self._sessions)} copy sessions are open, {self._sessions_max} are allowed"
             )
+        own = sum(session.key.node_id == key.node_id for session in self._sessions.values())
+        own_max = self._sessions_max - self._sessions_max // 4
+        if own >= own_max:
+            raise CopyTryLater(f"node {key.node_id} has {own} copy sessions, {own_max} are allowed")
         self._count += 1
         session = CopySession(self._first + self._count, key, begin_offset, now)
         self._sessions[session.number] = session

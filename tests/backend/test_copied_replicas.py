@@ -16,9 +16,9 @@ from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.cluster import problems
 from pixy.cluster.log import PartitionCondition
 from pixy.cluster.snapshots.copy_serving import CopyServing
-from pixy.errors import CorruptData, Unavailable
+from pixy.errors import CopyTryLater, CorruptData, Unavailable
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, mark_damaged
-from pixy.proto.copies_pb2 import FetchCopyRequest
+from pixy.proto.copies_pb2 import BeginCopyRequest, BeginCopyResponse, FetchCopyRequest
 from pixy.storage import PartitionLog, RealDisk
 from tests.backend.test_replicas_that_were_away import (
     OPTIONS,
@@ -106,6 +106,37 @@ def test_it_begins_where_the_others_begin_if_its_own_records_are_removed_there(t
         await copied(away, nodes)
         assert replica_on(away).log.begin_offset == 10
         assert await values_of(away, nodes) == [*MISSED[7:], b"last"]
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_nobody_but_the_leader_is_believed_that_records_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, lies = CopyServing.begin, list[int]()
+
+    async def begin_late_or_lie(serving: CopyServing, caller: int, payload: bytes) -> bytes:
+        request = BeginCopyRequest.FromString(payload)
+        answer = BeginCopyResponse.FromString(await begin(serving, caller, payload))
+        replica = serving._partitions.find_replica(request.raft_group)
+        assert replica is not None
+        assert replica.group is not None
+        if not replica.group.leads:
+            answer.log_begin_offset = request.end_offset
+            lies.append(answer.responder)
+        elif not lies:
+            raise CopyTryLater("the other one is asked first")
+        return answer.SerializeToString()
+
+    monkeypatch.setattr(CopyServing, "begin", begin_late_or_lie)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await one_behind(cluster)
+        await away.start()
+        await copied(away, nodes)
+        assert lies
+        assert replica_on(away).log.begin_offset == 0
+        assert await values_of(away, nodes) == [b"0", b"1", b"2", *MISSED, b"last"]
 
     run_cluster(scenario, tmp_path, **OPTIONS)
 

@@ -208,7 +208,7 @@ class StateNetwork:
             return instead
         if self.cut & {sender, peer}:
             raise Unavailable(f"no connection to node {peer}")
-        return await self.nodes[peer].serving.answer(payload)
+        return await self.nodes[peer].serving.answer(sender, payload)
 
     def deliver(self) -> bool:
         """Deliver the messages on their way; True if there was one."""

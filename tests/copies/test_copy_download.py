@@ -143,6 +143,22 @@ def test_an_answer_larger_than_asked_for_is_refused() -> None:
         download.take(answer, 99)
 
 
+def test_a_batch_of_another_place_is_refused_before_all_of_it_has_come() -> None:
+    large = bytearray(LOG[0])
+    large[8:12] = (1 << 29).to_bytes(4, "big")
+    for offset in (1, 0):
+        large[:8] = offset.to_bytes(8, "big")
+        data = bytes(large[:70])
+        crc = crc32c(data)
+        answer = FetchCopyResponse(data=data, crc=crc, run_crc=crc, total_bytes=1 << 30)
+        download = CopyDownload(0, END, EPOCH)
+        if offset:
+            with pytest.raises(CorruptData, match="has offsets 1 to"):
+                download.take(answer, 100)
+        else:
+            assert download.take(answer, 100) == []
+
+
 def test_bytes_of_another_place_than_the_run_are_refused() -> None:
     source, download = Source(LOG, []), CopyDownload(0, END, EPOCH)
     download.take(source.answer(download.request(1, 100)), 100)

@@ -104,6 +104,20 @@ def test_sessions_are_limited() -> None:
     assert open_.begin(KEY._replace(node_id=4), 0, 1.0)
 
 
+def test_a_node_leaves_sessions_for_others() -> None:
+    some = sessions(sessions_max=8)
+    for group in range(6):
+        some.begin(KEY._replace(raft_group=group), 0, 0.0)
+    with pytest.raises(CopyTryLater, match="node 2 has 6 copy sessions, 6 are allowed"):
+        some.begin(KEY._replace(raft_group=6), 0, 0.0)
+    other = some.begin(KEY._replace(node_id=3), 0, 0.0)
+    some.begin(KEY._replace(node_id=4), 0, 0.0)
+    with pytest.raises(CopyTryLater, match="8 copy sessions are open"):
+        some.begin(KEY._replace(node_id=5), 0, 0.0)
+    some.end(other)
+    some.begin(KEY._replace(node_id=5), 0, 0.0)
+
+
 @pytest.mark.parametrize(("keepalive", "ends"), [(False, True), (True, False)])
 def test_a_session_ends_when_nobody_uses_it(keepalive: bool, ends: bool) -> None:
     open_ = sessions(idle_s=60.0)

@@ -783,7 +783,7 @@ class NodePeers:
         if method == PeerMethod.IS_MEMBER:
             return self._departures.answer(payload)
         if method == PeerMethod.FETCH_SNAPSHOT:
-            return await self._serving.answer(payload)
+            return await self._serving.answer(caller.node_id, payload)
         if method == PeerMethod.RELAY:
             return await self._answer_relayed(caller.node_id, Relayed.FromString(payload))
         handler = self._duties.methods.get(method) or self._copy_handlers.get(method)

@@ -149,6 +149,16 @@ class PartialCopy:
         if self.replica.deleted or not self._is_needed():
             raise NotNeededError
 
+    def check_begin(self, source: int, offset: int) -> None:
+        """Check that the records below an offset are removed everywhere, which a source says that
+        has none of them. Only the leader of the partition is believed what is not known here.
+        """
+        known = max(self.descriptor.log_begin_offset, self.replica.log.begin_offset)
+        if offset > known and source != self.group.leader:
+            raise Unavailable(
+                f"it has records from offset {offset} on, and {known} is not known to be removed"
+            )
+
     @property
     def is_as_it_was(self) -> bool:
         """True if nothing has become of the replica's log since the copy began."""
@@ -204,6 +214,7 @@ class CopyPulling:
         begun = await self._begin(source, copy)
         try:
             if begun.log_begin_offset > copy.download.offset:
+                copy.check_begin(source, begun.log_begin_offset)
                 offset = min(begun.log_begin_offset, copy.descriptor.end_offset)
                 await run_on(self._log.copying, partial(copy.restart, offset))
             else:

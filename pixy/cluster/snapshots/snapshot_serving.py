@@ -22,7 +22,6 @@ from pixy.cluster.snapshots.fetch_snapshot import (
 )
 from pixy.cluster.snapshots.fetch_snapshot_codec import (
     SliceAnswer,
-    SliceRequest,
     WantedSlice,
     decode_request,
     encode_answer,
@@ -105,8 +104,8 @@ class SnapshotServing:
         while self._open:
             self._close(next(iter(self._open)))
 
-    async def answer(self, payload: bytes) -> bytes:
-        """Answer a request.
+    async def answer(self, caller: int, payload: bytes) -> bytes:
+        """Answer a request of a node. What it says of its id has no effect.
 
         Raises:
             InvalidArgument: the request is malformed, or of an unknown version.
@@ -120,7 +119,7 @@ class SnapshotServing:
             return encode_answer(header, found)
         assert replica is not None
         assert group is not None
-        answer = await self._read(replica, request, found)
+        answer = await self._read(replica, caller, request.max_bytes, found)
         return encode_answer(header, replace(answer, leader=group.current_leader))
 
     def _facts(self, replica: StateReplica) -> GroupFacts:
@@ -131,8 +130,10 @@ class SnapshotServing:
         checkpoints = {*replica.checkpoints, *[id for name, id in self._open if name == replica.name]}
         return GroupFacts(leads, group.leader, term, checkpoints)
 
-    async def _read(self, replica: StateReplica, request: SliceRequest, wanted: WantedSlice) -> SliceAnswer:
-        limit = min(request.max_bytes, self._options.slice_bytes)
+    async def _read(
+        self, replica: StateReplica, caller: int, max_bytes: int, wanted: WantedSlice
+    ) -> SliceAnswer:
+        limit = min(max_bytes, self._options.slice_bytes)
         opened = self._opened(replica, wanted.id)
         answer = await run_on(self._files, partial(opened.answer, wanted, limit))
         if answer.error in (FetchSnapshotError.SNAPSHOT_NOT_FOUND, FetchSnapshotError.UNKNOWN_SERVER_ERROR):
@@ -143,7 +144,7 @@ class SnapshotServing:
             has_all = answer.position + len(answer.content) == answer.size
             self.sent += has_all
             self.sent_bytes += len(answer.content)
-            self.heard(replica.group, request.replica_id, has_all=has_all)
+            self.heard(replica.group, caller, has_all=has_all)
         return answer
 
     def heard(self, group: RaftGroup, peer: int, *, has_all: bool = False) -> None:

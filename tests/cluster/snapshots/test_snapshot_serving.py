@@ -50,7 +50,7 @@ async def ask(
     id = id or node.replica.checkpoints[-1]
     wanted = WantedSlice(NAME, 0, 1, id, position)._replace(**changes)  # type: ignore[arg-type]
     request = SliceRequest(CLUSTER.hex(), 3, 1 << 20, wanted)
-    return decode_answer(await node.serving.answer(encode_request(request, 1)), wanted, 1)
+    return decode_answer(await node.serving.answer(3, encode_request(request, 1)), wanted, 1)
 
 
 def content(node: StateNode, id: CheckpointId | None = None) -> bytes:
@@ -130,13 +130,13 @@ async def test_a_node_that_stops_serves_nothing(network: StateNetwork) -> None:
 async def test_another_cluster_is_refused(network: StateNetwork) -> None:
     wanted = WantedSlice(NAME, 0, 1, network[1].replica.checkpoints[-1], 0)
     payload = encode_request(SliceRequest("other", 3, 100, wanted), 1)
-    answer = decode_answer(await network[1].serving.answer(payload), wanted, 1)
+    answer = decode_answer(await network[1].serving.answer(3, payload), wanted, 1)
     assert answer == SliceAnswer(Error.INCONSISTENT_CLUSTER_ID)
 
 
 async def test_malformed_bytes_are_an_error_of_the_call(network: StateNetwork) -> None:
     with pytest.raises(InvalidArgument, match="a malformed FetchSnapshot request"):
-        await network[1].serving.answer(b"what is this")
+        await network[1].serving.answer(3, b"what is this")
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -231,7 +231,17 @@ async def test_a_slice_is_a_sign_of_life(network: StateNetwork) -> None:
     await ask(leader)
     assert progress(leader).recently_active
     wanted = WantedSlice(NAME, 0, 1, leader.replica.checkpoints[-1], 0)
-    await leader.serving.answer(encode_request(SliceRequest(None, 99, 10, wanted), 1))
+    await leader.serving.answer(99, encode_request(SliceRequest(None, 99, 10, wanted), 1))
+
+
+async def test_a_slice_is_a_sign_of_life_of_the_node_that_asks_whoever_it_says_it_is(
+    network: StateNetwork,
+) -> None:
+    leader = network[1]
+    progress(leader).recently_active = progress(leader, 2).recently_active = False
+    wanted = WantedSlice(NAME, 0, 1, leader.replica.checkpoints[-1], 0)
+    await leader.serving.answer(2, encode_request(SliceRequest(None, 3, 10, wanted), 1))
+    assert (progress(leader).recently_active, progress(leader, 2).recently_active) == (False, True)
 
 
 async def offer(network: StateNetwork) -> None:
