@@ -48,6 +48,12 @@ _BROKERS = {"kafka", "_kafka_three_session", "secured"}
 pytest_plugins = ["tests.kafka.fixtures"]
 
 
+@pytest.fixture
+def no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of a release before copies of partitions."""
+    monkeypatch.setattr("pixy.cluster.peering.node_peers.COPIES_LEVEL", 1 << 30)
+
+
 def require(name: str, how_to_get: str) -> str:
     """Path of a program required by a test.
 

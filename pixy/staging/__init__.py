@@ -31,7 +31,13 @@ from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remo
 from pixy.staging.stage import Stage, StageCall, StageSeal, merged_parts
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import STAGE_FILE, PieceBatches, find_fault, stage_directory, staged_part
-from pixy.staging.staged_writes import Published, StagedBatches, StagedWrites, sizes_by_topic
+from pixy.staging.staged_writes import (
+    Published,
+    StagedBatches,
+    StagedWrites,
+    publish_command,
+    sizes_by_topic,
+)
 from pixy.staging.stages import (
     EXTENTS_MAX,
     KAFKA_CLUSTER_ID,
@@ -76,6 +82,7 @@ __all__ = [
     "judge_epoch",
     "mark_name",
     "merged_parts",
+    "publish_command",
     "read_marks",
     "read_piece_header",
     "remove_mark",

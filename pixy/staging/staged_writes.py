@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from pixy.proto.state_pb2 import PublicationPart, StagePart
+from pixy.proto.state_pb2 import PublicationPart, PublishStages, StagePart
 from pixy.records import TopicPartition
 from pixy.staging.stage import StageSeal
 from pixy.staging.stage_client import NO_CLIENT, StageClient
@@ -44,6 +44,28 @@ def sizes_by_topic(parts: Iterable[StagePart | PublicationPart]) -> dict[str, tu
         records, size = found.get(part.topic, (0, 0))
         found[part.topic] = records + part.records, size + part.bytes
     return found
+
+
+def publish_command(
+    sink_id: str,
+    epoch: int,
+    query_id: str,
+    stage_ids: Sequence[str],
+    *,
+    reset: bool,
+    replaces: str,
+    client: StageClient = NO_CLIENT,
+) -> PublishStages:
+    """The command of a publish; the arguments are those of `StagedWrites.publish`."""
+    return PublishStages(
+        sink_id=sink_id,
+        epoch=epoch,
+        query_id=query_id,
+        reset_sink=reset,
+        replaces_query_id=replaces,
+        stage_ids=stage_ids,
+        client=client.address,
+    )
 
 
 class StagedWrites(Protocol):

@@ -12,8 +12,6 @@ import pytest
 
 from pixy.cluster import ClusterStatus, problems
 from pixy.cluster.log.replica import PartitionReplica
-from pixy.cluster.peering import node_peers
-from pixy.cluster.state import FEATURE_LEVEL
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData
 from pixy.multiraft.raft_group import RaftGroup
@@ -119,12 +117,6 @@ def test_a_replica_with_all_records_takes_over_the_position_of_its_leader(
         assert await nodes[1].values() == [*expected, b"last"]
 
     run_cluster(scenario, tmp_path, **OPTIONS)
-
-
-@pytest.fixture
-def no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes of a release before copies."""
-    monkeypatch.setattr(node_peers, "COPIES_LEVEL", FEATURE_LEVEL + 1)
 
 
 @pytest.mark.usefixtures("no_copies")

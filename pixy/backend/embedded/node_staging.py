@@ -10,7 +10,6 @@ from pixy.cluster import Node, PeerMethod, Topic, staged_error
 from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import StagedRequest, StagedResponse
-from pixy.proto.state_pb2 import PublishStages
 from pixy.staging import (
     NO_CLIENT,
     PieceBatches,
@@ -20,6 +19,7 @@ from pixy.staging import (
     StagedBatches,
     StageName,
     StageSeal,
+    publish_command,
 )
 
 _ASK_S = 5.0
@@ -117,14 +117,8 @@ class NodeStaging:
         self._check_running()
         self._node.staging.touch(sink_id)
         self._check_writable()
-        command = PublishStages(
-            sink_id=sink_id,
-            epoch=epoch,
-            query_id=query_id,
-            reset_sink=reset,
-            replaces_query_id=replaces,
-            stage_ids=stage_ids,
-            client=client.address,
+        command = publish_command(
+            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces, client=client
         )
         return await self._node.staging.publish(command, client)
 

@@ -75,6 +75,7 @@ from pixy.staging import (
     StageSeal,
     judge_epoch,
     merged_parts,
+    publish_command,
     read_marks,
     remove_mark,
     sizes_by_topic,
@@ -338,14 +339,7 @@ class KafkaStagedWrites:
         A publication that has begun continues even if the caller goes away.
         """
         self._check_running()
-        command = PublishStages(
-            sink_id=sink_id,
-            epoch=epoch,
-            query_id=query_id,
-            reset_sink=reset,
-            replaces_query_id=replaces,
-            stage_ids=stage_ids,
-        )
+        command = publish_command(sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces)
         if self._expiry is not None:
             self._expiry.touch(command.sink_id)
         outcome: asyncio.Future[Published] = asyncio.get_running_loop().create_future()

@@ -7,8 +7,6 @@ from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
 from pixy.cluster import PartitionReplica, problems
-from pixy.cluster.peering import node_peers
-from pixy.cluster.state import FEATURE_LEVEL
 from pixy.config import JournalConfig
 from pixy.errors import CorruptData
 from pixy.inspect import ReadOnlyDisk, check_node
@@ -69,12 +67,11 @@ def test_a_replica_without_a_piece_of_a_publication_fetches_its_files_from_anoth
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.usefixtures("no_copies")
 @pytest.mark.parametrize("leads", [False, True])
 def test_without_copies_a_replica_without_a_piece_of_a_publication_is_unready_and_the_rest_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads: bool
+    tmp_path: Path, leads: bool
 ) -> None:
-    monkeypatch.setattr(node_peers, "COPIES_LEVEL", FEATURE_LEVEL + 1)
-
     async def scenario(cluster: NodeCluster) -> None:
         for topic in ("topic", "other"):
             await cluster[1].backend.create_topic(topic, 1)
