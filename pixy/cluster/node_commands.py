@@ -205,8 +205,9 @@ class NodeCommands:
         """Refuse a number of replicas that the topic cannot get: nothing would come of it."""
 
         def refusal() -> InvalidArgument | None:
-            topics = self._metadata.topics
-            return why_no_such_replicas(wanted, len(self._metadata.started), topics.get(name))
+            topic, nodes = self._metadata.topics.get(name), len(self._metadata.started)
+            move = self._state_groups.feature_level >= MOVES_LEVEL
+            return why_no_such_replicas(wanted, nodes, topic, move=move)
 
         if refusal() is None:
             return

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pixy.errors import FailedPrecondition, PixyError
+from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
 from pixy.records import TopicPartition
 from tests.cluster.moving import begin_move, move_as_seen, set_level, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
@@ -180,3 +180,22 @@ def test_nothing_that_was_acknowledged_is_lost_while_partitions_move_and_nodes_e
             assert [value for value in values if value in {*written}] == written
 
     run_cluster(scenario, tmp_path, 4, seed=seed)
+
+
+def test_a_topic_gets_as_many_replicas_as_its_option_says(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1, {"replication": "1"})
+        await cluster[1].append(*VALUES)
+
+        def numbers() -> set[int]:
+            return {len(each) for each in cluster[1].node.metadata.topics["topic"].replicas}
+
+        for wanted in (3, 2):
+            await cluster[1].backend.alter_topic("topic", config={"replication": str(wanted)})
+            await until(lambda wanted=wanted: numbers() == {wanted})  # type: ignore[misc]  # bound
+        for node_id in cluster[1].node.metadata.topics["topic"].replicas[0]:
+            assert await cluster.by_id(node_id).values() == VALUES
+        with pytest.raises(InvalidArgument, match="replication is 4, and the cluster has 3 nodes"):
+            await cluster[1].backend.alter_topic("topic", config={"replication": "4"})
+
+    run_cluster(scenario, tmp_path)

@@ -63,7 +63,7 @@ def delete_command(name: str, topic_id: bytes = b"") -> MetadataCommand:
 
 
 def why_no_such_replicas(
-    wanted: Mapping[str, str], nodes: int, topic: Topic | None
+    wanted: Mapping[str, str], nodes: int, topic: Topic | None, *, move: bool
 ) -> InvalidArgument | None:
     """Reason why a topic cannot get as many replicas as its new options ask for, None if it can.
 
@@ -71,6 +71,7 @@ def why_no_such_replicas(
         wanted: the options that are set.
         nodes: number of nodes of the cluster.
         topic: the topic to change, None for a new one.
+        move: replicas come and go when the option changes.
     """
     if "replication" not in wanted:
         return None
@@ -81,7 +82,7 @@ def why_no_such_replicas(
             "ask for no more, or let nodes join first"
         )
     present = {len(replicas) for replicas in topic.replicas} if topic is not None else {replication}
-    if topic is None or present == {replication}:
+    if topic is None or present == {replication} or move:
         return None
     counts = " or ".join(map(str, sorted(present)))
     return InvalidArgument(
