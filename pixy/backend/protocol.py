@@ -117,14 +117,18 @@ those begun after it are based on the new offsets.
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition and its replicas, by node id; leader -1 while there is none or the partition is
-    not ready.
+    """One partition and its replicas, by node id.
+
+    Attributes:
+        leader: -1 while there is none or the partition is not ready.
+        moves_to: nodes that are to have its replicas; empty unless it moves.
     """
 
     partition: int
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    moves_to: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,17 +109,20 @@ def show(connection: DaemonConnection, topic: str) -> None:
     if connection.as_json:
         print_json(_described(found))
         return
+    moves = any(p.moves_to for p in found.partitions)
     rows = [
         [
             p.partition,
             p.leader if p.leader >= 0 else "none",
             _numbers(p.replicas),
             _numbers(p.isr),
+            *([_numbers(p.moves_to) or "-"] if moves else ()),
             *_shown_offsets(p),
         ]
         for p in found.partitions
     ]
-    print_table(["PARTITION", "LEADER", "REPLICAS", "IN SYNC", "BEGIN", "END"], rows)
+    where = ["REPLICAS", "IN SYNC", *(["MOVES TO"] if moves else ())]
+    print_table(["PARTITION", "LEADER", *where, "BEGIN", "END"], rows)
     if found.config:
         print_line("")
         print_table(["OPTION", "VALUE"], sorted(found.config.items()))
@@ -332,6 +335,8 @@ def _described(topic: "TopicDescription") -> dict[str, Any]:
     for shown, partition in zip(described["partitions"], topic.partitions, strict=True):
         if partition.HasField("offsets"):
             shown |= {"begin": partition.offsets.begin, "end": partition.offsets.end}
+        if partition.moves_to:
+            shown["moves_to"] = list(partition.moves_to)
     return described
 
 

@@ -473,6 +473,7 @@ class PartitionDescription(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     ISR_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
+    MOVES_TO_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition number."""
     leader: _builtins.int
@@ -489,6 +490,10 @@ class PartitionDescription(_message.Message):
     def offsets(self) -> Global___OffsetRange:
         """Offset range of the partition. Set by DescribeTopic only."""
 
+    @_builtins.property
+    def moves_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of all nodes that are to have a replica; empty unless the partition moves."""
+
     def __init__(
         self,
         *,
@@ -497,10 +502,11 @@ class PartitionDescription(_message.Message):
         replicas: _abc.Iterable[_builtins.int] | None = ...,
         isr: _abc.Iterable[_builtins.int] | None = ...,
         offsets: Global___OffsetRange | None = ...,
+        moves_to: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader", b"leader", "offsets", b"offsets", "partition", b"partition", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader", b"leader", "moves_to", b"moves_to", "offsets", b"offsets", "partition", b"partition", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -94,6 +94,20 @@ def test_topics_show_prints_partitions_with_offsets_and_options(pixy: FakePixy, 
     assert pixy.calls == [("DescribeTopic", topics_pb.DescribeTopicRequest(cluster="c", topic="foo"))]
 
 
+def test_topics_show_prints_which_partitions_move(pixy: FakePixy, run: Run) -> None:
+    moving = topics_pb.TopicDescription()
+    moving.CopyFrom(FOO)
+    moving.partitions[1].moves_to.extend([2, 3])
+    pixy.answers["DescribeTopic"] = moving
+    assert run("topics", "show", "foo").stdout.startswith(
+        "PARTITION  LEADER  REPLICAS  IN SYNC  MOVES TO  BEGIN  END\n"
+        "        0  1       1,2       1        -         5      120\n"
+        "        1  none    1,2                2,3       -      -\n"
+    )
+    partitions = json.loads(run("topics", "show", "foo", "--json").stdout)["partitions"]
+    assert [partition.get("moves_to") for partition in partitions] == [None, [2, 3]]
+
+
 def test_topics_show_prints_json(pixy: FakePixy, run: Run) -> None:
     pixy.answers["DescribeTopic"] = FOO
     assert json.loads(run("topics", "show", "foo", "--json").stdout) == {

@@ -146,7 +146,11 @@ def _parts(topic: TopicDescription, ranges: Mapping[int, OffsetRange]) -> Iterat
     )
     for each in topic.partitions:
         partition = pb.PartitionDescription(
-            partition=each.partition, leader=each.leader, replicas=each.replicas, isr=each.isr
+            partition=each.partition,
+            leader=each.leader,
+            replicas=each.replicas,
+            isr=each.isr,
+            moves_to=each.moves_to,
         )
         if each.partition in ranges:
             begin, end = ranges[each.partition]

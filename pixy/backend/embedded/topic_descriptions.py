@@ -16,7 +16,7 @@ after (`NodeObserver`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from pixy.backend.embedded.remote_leaders import OutOfSync
@@ -154,9 +154,8 @@ class TopicDescriptions:
         for number in range(count):
             replicas = topic.replicas[number] if number < len(topic.replicas) else (here,)
             replica = made[number] if number < len(made) else None
-            if replicas != (here,) or _has_peers(replica):
-                raft_group = topic.raft_groups[number]
-                yield self._replicated(number, raft_group, replicas, replica, told.get(raft_group, _NOBODY))
+            if number in topic.moves or replicas != (here,) or _has_peers(replica):
+                yield self._replicated(topic, number, replicas, replica, told)
             elif replica is not None and replica.fault is not None:
                 yield PartitionDescription(number, _NO_LEADER, replicas, ())
             else:
@@ -164,13 +163,13 @@ class TopicDescriptions:
 
     def _replicated(
         self,
+        topic: Topic,
         number: int,
-        raft_group: int,
         replicas: tuple[int, ...],
         replica: PartitionReplica | None,
-        out_of_sync: frozenset[int],
+        told: Mapping[int, frozenset[int]],
     ) -> PartitionDescription:
-        node = self._node
+        node, raft_group = self._node, topic.raft_groups[number]
         assert node.peers is not None
         group = None if replica is None else replica.group
         is_up = node.peers.members.is_up
@@ -179,13 +178,17 @@ class TopicDescriptions:
         else:
             leader = 0 if node.calls is None else node.calls.leaders.get(raft_group, 0)
             leader = leader if is_up(leader) else 0
-        in_sync = {each for each in replicas if node.peers.members.is_reachable(each)} - out_of_sync
+        in_sync = {each for each in replicas if node.peers.members.is_reachable(each)}
+        in_sync -= told.get(raft_group, _NOBODY)
         if leader == node.node_id and group is not None:
             in_sync &= replicas_in_sync(group)
         if replica is not None and not replica.is_well:
             in_sync.discard(node.node_id)
         isr = tuple([each for each in replicas if each in in_sync])
-        return PartitionDescription(number, leader or _NO_LEADER, replicas, isr)
+        move = topic.moves.get(number)
+        return PartitionDescription(
+            number, leader or _NO_LEADER, replicas, isr, () if move is None else move.target
+        )
 
 
 def _has_peers(replica: PartitionReplica | None) -> bool:

@@ -118,7 +118,10 @@ def test_a_move_that_is_taken_back_ends_where_it_began(tmp_path: Path) -> None:
             assert node.node.peers is not None
             node.node.peers.stopping = True  # it proposes no change
         await begin_move(cluster[1], (1, 2))
-        await until(lambda: cluster[1].node.metadata.topics["topic"].moves)
+        for node in cluster.nodes.values():
+            await until(lambda node=node: node.node.metadata.topics["topic"].moves)  # type: ignore[misc]  # bound
+            [described] = (await node.backend.describe_topic("topic")).partitions
+            assert (described.replicas, described.moves_to) == (before, (1, 2))
         await begin_move(cluster[1], before)
         for node in cluster.nodes.values():
             assert node.node.peers is not None
