@@ -208,6 +208,8 @@ class NodePeers:
         self._nodes_of: dict[int, NodeInfo] | None = None
         self._known: dict[int, NodeInfo] = {}
         self.stopping = False
+        # The nodes that could be reached when the node was told last.
+        self._reached = frozenset[int]()
         hooks = PeerHooks(
             hello=self._hello,
             falls_back=self._falls_back,
@@ -525,11 +527,21 @@ class NodePeers:
             journal, number = self._log.journal, self._log.incarnation.number
             self.members.beat(number, journal.flush_number, self._time.steady_ms())
             self._lookup.tick()
+            self._look_at_ways()
         if not self.stopping:
             self._placement.tick()
             self._keeper.tick()
             self._controller.tick()
         self._duties.ticked()
+
+    def _look_at_ways(self) -> None:
+        """Tell of nodes that can be reached through others, or not any more: no connection of this
+        node says so.
+        """
+        reached = frozenset(filter(self.members.is_reachable, self._nodes()))
+        if reached != self._reached:
+            self._reached = reached
+            self._duties.nodes_seen()
 
     def _on_pause(self, seconds: float) -> None:
         log.warning("this process was paused", seconds=round(seconds, 1))
