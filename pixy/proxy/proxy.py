@@ -550,11 +550,12 @@ class Proxy:
         """Consumer group -> client id -> partitions, of the groups that consume a topic, or of
         `group` unless it is empty.
 
+        A topic that does not exist is one that nobody consumes.
+
         Raises:
-            InvalidTopic, UnknownTopic, UnknownGroup, NotConsumed.
+            InvalidTopic, UnknownGroup, NotConsumed.
         """
         check_topic_name(topic)
-        await self._backend.describe_topic(topic)
         groups = await self._backend.list_consumers(topic)
         if not group:
             return groups

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _KIB = 1 << 10
 _NOT_FOUND = PLAIN.render(404, "404 page not found")
+_NOT_FOUND = _NOT_FOUND._replace(head=_NOT_FOUND.head.with_field("X-Content-Type-Options", "nosniff"))
 
 
 class Revocable(Protocol):

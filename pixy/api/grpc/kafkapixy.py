@@ -106,7 +106,9 @@ class KafkaPixyService:
 
     async def list_consumers(self, request: pb.ListConsumersRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: ListConsumers"""
-        groups = await proxy_of(self._proxies, request.cluster).list_consumers(request.topic, request.group)
+        proxy = proxy_of(self._proxies, request.cluster)
+        await proxy.describe_topic(request.topic)  # NOT_FOUND if there is none
+        groups = await proxy.list_consumers(request.topic, request.group)
         parts = (
             pb.ListConsumersRs(groups={group: _consumers(consumers)}) for group, consumers in groups.items()
         )

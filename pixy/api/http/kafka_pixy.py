@@ -368,7 +368,8 @@ def _partition_offsets(of: PartitionOffsets) -> str:
         ("end", of.end),
         ("count", of.end - of.begin),
         ("offset", of.offset),
-        ("lag", 0 if of.offset < 0 else of.lag),
+        # Not `of.lag`: kafka-pixy's is below 0 beyond the end, and counts what retention removed.
+        ("lag", 0 if of.offset < 0 else of.end - of.offset),
     ]
     texts = [("metadata", of.metadata), ("sparse_acks", of.sparse_acks)]
     encoded = [(name, str(number)) for name, number in pairs]

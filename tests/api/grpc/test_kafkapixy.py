@@ -162,6 +162,7 @@ async def test_every_error_has_the_status_in_the_proto(stub: KafkaPixyAsyncStub)
         (set_offset(stub, metadata="\u00e9" * 2049), bad, "has 4098 bytes, 4096 are allowed"),
         (stub.GetTopicMetadata(pb.GetTopicMetadataRq(topic="none")), missing, "unknown topic none"),
         (stub.ListConsumers(pb.ListConsumersRq(topic="t", group="h")), missing, "unknown consumer group h"),
+        (stub.ListConsumers(pb.ListConsumersRq(topic="none")), missing, "unknown topic none"),
     ]:
         await fails(call, code, text)
 

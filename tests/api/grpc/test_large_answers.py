@@ -30,7 +30,7 @@ METHODS: dict[str, tuple[Any, Any, str]] = {
     "GetOffsets": (KafkaPixyStub, pb.GetOffsetsRq(topic="t", group="g"), "get_offsets"),
     "SetOffsets": (KafkaPixyStub, pb.SetOffsetsRq(topic="t", group="g"), "set_offsets"),
     "ListTopics": (KafkaPixyStub, pb.ListTopicRq(), "list_topics"),
-    "ListConsumers": (KafkaPixyStub, pb.ListConsumersRq(topic="t"), "list_consumers"),
+    "ListConsumers": (KafkaPixyStub, pb.ListConsumersRq(topic="t"), "describe_topic"),
     "GetTopicMetadata": (KafkaPixyStub, pb.GetTopicMetadataRq(topic="t"), "describe_topic"),
     "DescribeTopics": (LogStub, log_pb.DescribeTopicsRequest(), "log.describe_topics"),
     "ListOffsets": (LogStub, log_pb.ListOffsetsRequest(), "log.list_offsets"),
@@ -40,7 +40,7 @@ METHODS: dict[str, tuple[Any, Any, str]] = {
     "ListGroups": (TopicsStub, topics_pb.ListGroupsRequest(), "list_groups"),
     "Status": (ClusterStub, cluster_pb.StatusRequest(), "cluster_status"),
 }
-"""The service of each, a request, and the method of the proxy that it calls."""
+"""The service of each, a request, and the first method of the proxy that it calls."""
 
 
 @pytest.mark.parametrize("method", METHODS)

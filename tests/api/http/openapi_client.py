@@ -83,6 +83,9 @@ class OpenApiClient:
         if type(value) is int and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
             raise TypeError(f"{where} is {value}, out of bounds")
         if type(value) is list:
+            size = len(value)
+            if not schema.get("minItems", size) <= size <= schema.get("maxItems", size):
+                raise TypeError(f"{where} has {size} elements, out of bounds")
             for each in value:
                 self._check(each, schema["items"], where)
         if type(value) is dict:

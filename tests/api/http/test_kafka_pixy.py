@@ -441,7 +441,7 @@ async def test_the_oldest_and_the_newest_offset_can_be_set(served: ServedHttp) -
     body = b'[{"partition": 0, "offset": -2}, {"partition": 1, "offset": -1}, {"partition": 2, "offset": 1}]'
     assert (await served.client.call("POST", "/topics/t/offsets?group=g", body)).text == "{}"
     offsets = json.loads((await served.client.call("GET", "/topics/t/offsets?group=g")).body)
-    assert [of["lag"] for of in offsets] == [3, 0, 0, 0]
+    assert [of["lag"] for of in offsets] == [3, 0, -1, 0]
 
 
 async def test_sparse_acks_are_told(served: ServedHttp) -> None:
@@ -545,10 +545,15 @@ async def test_consumers_of_a_topic(served: ServedHttp, prefix: str) -> None:
     for where, text in (
         ("/topics/t/consumers?group=nobody", "unknown consumer group nobody"),
         ("/topics/other/consumers?group=g", "topic other is not consumed by g"),
+        ("/topics/missing/consumers?group=nobody", "unknown consumer group nobody"),
+        ("/topics/missing/consumers?group=g", "topic missing is not consumed by g"),
         ("/topics/t/consumers?group=a&group=b", "one consumer group is expected, but 2 provided"),
     ):
         answer = await served.client.call("GET", where)
         assert (answer.status, answer.text) == (400, error(text))
+    answer = await served.client.call("GET", f"{prefix}/topics/missing/consumers")
+    assert (answer.status, answer.text) == (200, "{}")
+    assert json.loads((await served.client.call("GET", "/topics")).body) == ["other", "t"]
 
 
 @PREFIXES
@@ -652,6 +657,8 @@ async def test_the_ping_and_paths_without_a_route(served: ServedHttp) -> None:
     for path in ("/", "/topic/t/messages", "/topics/t/nothing", "/clusters/first", "/_ping/"):
         answer = await served.client.call("GET", path)
         assert (answer.status, answer.text) == (404, "404 page not found\n")
+        assert answer.fields["content-type"] == "text/plain; charset=utf-8"
+        assert answer.fields["x-content-type-options"] == "nosniff"
 
 
 async def test_messages_of_one_batch_are_answered_one_by_one(fake: ServedHttp) -> None:

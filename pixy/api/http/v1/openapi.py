@@ -39,7 +39,6 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _operations() -> dict[str, dict[str, Any]]:
-    records = {"type": "array", "items": _ref("Record"), "minItems": 1, "maxItems": 1000}
     group = _parameter(
         "group", "query", {"type": "string", "minLength": 1, "maxLength": 255}, is_required=True
     )
@@ -57,7 +56,7 @@ def _operations() -> dict[str, dict[str, Any]]:
                 "requestBody": {
                     "required": True,
                     "content": {
-                        _JSON: {"schema": {"oneOf": [_ref("Record"), records]}},
+                        _JSON: {"schema": {"oneOf": [_ref("Record"), _list_of("Record")]}},
                         **lines,
                         "text/plain": {"schema": {"type": "string"}},
                         "application/octet-stream": {"schema": {}},
@@ -85,11 +84,7 @@ def _operations() -> dict[str, dict[str, Any]]:
                 "parameters": [_topic(), group],
                 "requestBody": {
                     "required": True,
-                    "content": {
-                        _JSON: {
-                            "schema": {"oneOf": [_ref("Place"), {"type": "array", "items": _ref("Place")}]}
-                        }
-                    },
+                    "content": {_JSON: {"schema": {"oneOf": [_ref("Place"), _list_of("Place")]}}},
                 },
                 "responses": _responses("What was acked, and what was refused", _ref("Acked")),
             }
@@ -188,6 +183,11 @@ def _responses(
             "content": {"application/problem+json": {"schema": _ref("Problem")}},
         },
     }
+
+
+def _list_of(name: str) -> dict[str, Any]:
+    """One to a thousand of them, as a request may have."""
+    return {"type": "array", "items": _ref(name), "minItems": 1, "maxItems": 1000}
 
 
 def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:

@@ -426,3 +426,8 @@ async def test_a_client_that_is_generated_from_the_description_works(served: Ser
         await client.peek(topic="nothing")
     with pytest.raises(TypeError, match="max_records"):
         await client.peek(topic="t", max_records=0)
+    for count in (0, 1001):  # refused, so the description says so
+        with pytest.raises(AssertionError, match="ack"):
+            await client.ack(topic="t", group="g", body=places[:1] * count)
+        with pytest.raises(AssertionError, match="produce"):
+            await client.produce(topic="t", body=[{"value": "a"}] * count)
