@@ -17,16 +17,19 @@ async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, l
     led: Counter[int] = Counter()
     behind: Counter[int] = Counter()
     damaged: Counter[int] = Counter()
+    learning: Counter[int] = Counter()
     leaderless = 0
     async for group in in_steps(status.groups):
         led[group.leader] += 1
         leaderless += not group.leader
         behind.update(_behind(group))
+        learning.update(group.learners)
         damaged.update(each.node_id for each in group.damaged)
     nodes = [node for node in status.nodes if not node.removed]
     found["kafka_brokers"] = [Sample((cluster,), len(nodes))]
     found["pixy_raft_groups"] = [Sample((cluster,), len(status.groups))]
     found["pixy_raft_groups_without_leader"] = [Sample((cluster,), leaderless)]
+    found["pixy_raft_term"] = [Sample((cluster,), max((group.term for group in status.groups), default=0))]
     found["pixy_under_replicated_topics"] = [Sample((cluster,), len(status.under_replicated))]
     found["pixy_cut_links"] = [Sample((cluster,), len(status.cut_links))]
     found["pixy_node_info"] = [
@@ -37,6 +40,7 @@ async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, l
         numbers = {
             **_of_node(node),
             "pixy_raft_groups_led": led[node.node_id],
+            "pixy_raft_learners": learning[node.node_id],
             "pixy_replicas_behind": behind[node.node_id],
             "pixy_replicas_damaged": damaged[node.node_id],
         }
@@ -53,6 +57,7 @@ def _of_node(node: NodeStatus) -> dict[str, float]:
     numbers: dict[str, float] = {
         "pixy_node_up": int(node.up),
         "pixy_node_clock_offset_seconds": node.clock_offset_ms / 1000,
+        "pixy_node_starts": node.incarnation,
         "pixy_node_troubles": len(node.troubles) + bool(node.problem),
     }
     if node.heard_s is not None:

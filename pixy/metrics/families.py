@@ -198,10 +198,13 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
             _gauge(
                 "pixy_node_clock_offset_seconds", "Clock of a node minus the time of the majority", *_OF_NODE
             ),
+            _gauge("pixy_node_starts", "Number of the newest start of a node", *_OF_NODE),
             _gauge("pixy_node_troubles", "Sentences of a node about what is wrong with itself", *_OF_NODE),
             _gauge("pixy_raft_groups", "Raft groups: state groups and partitions", "cluster"),
             _gauge("pixy_raft_groups_led", "Raft groups that a node leads", *_OF_NODE),
             _gauge("pixy_raft_groups_without_leader", "Raft groups without a leader", "cluster"),
+            _gauge("pixy_raft_term", "Highest term of the raft groups", "cluster"),
+            _gauge("pixy_raft_learners", "Raft groups in which a node does not vote yet", *_OF_NODE),
             _gauge(
                 "pixy_replicas_behind",
                 "Replicas that are behind their leader, or wait for a copy, by node",
