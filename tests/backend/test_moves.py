@@ -4,10 +4,13 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from pixy.cluster.replicas import Partitions
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
+from pixy.multiraft import RaftGroup
 from pixy.records import TopicPartition
 from tests.cluster.moving import begin_move, move_as_seen, set_level, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
@@ -112,6 +115,35 @@ def test_stages_of_a_lone_node_are_published_before_their_partition_gets_other_r
         await other.stop()
         await other.start()
         assert await other.values() == [b"staged", b"after"]
+
+    run_cluster(scenario, tmp_path, 1)
+
+
+def test_a_partition_that_is_about_to_move_is_as_it_was_after_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing leads it before the journal is read: its vote and its log would be forgotten."""
+    restore = Partitions.restore
+
+    async def restore_late(self: Partitions, *args: Any) -> list[RaftGroup]:
+        await asyncio.sleep(5)
+        assert [replica for replica in self if replica.group is not None] == []
+        return await restore(self, *args)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(*VALUES)
+        await stage_values(cluster[1].backend, "sink", "stage", {TOPIC: [b"staged"]})
+        await joined(cluster)
+        await until(lambda: cluster[1].node.metadata.topics["topic"].moves)
+        monkeypatch.setattr(Partitions, "restore", restore_late)
+        for _ in range(2):
+            await cluster[1].kill()
+            await cluster[1].start()
+            assert await cluster[1].values() == VALUES
+        assert (await cluster[1].backend.publish("sink", 1, "query", ["stage"])).published
+        await until(lambda: cluster[1].node.metadata.topics["topic"].placement(0))
+        assert await cluster[2].values() == [*VALUES, b"staged"]
 
     run_cluster(scenario, tmp_path, 1)
 

@@ -359,7 +359,9 @@ class NodePeers:
         self._departures = Departures(
             self._driver, groups.metadata, self.relays.call, duties.has_all_groups, self._on_fault
         )
-        moves = MoveHooks(duties.partitions, duties.propose_to_metadata, duties.needs_only_replicas)
+        moves = MoveHooks(
+            duties.partitions, duties.propose_to_metadata, duties.needs_only_replicas, duties.has_all_groups
+        )
         self._keeper = VoterReconciler(
             self._driver, groups, moves, self._departures, self.members.is_reachable
         )

@@ -48,11 +48,14 @@ class MoveHooks(NamedTuple):
         partitions: of this node.
         propose: proposes a command to metadata, and calls back with its result.
         needs_only_replicas: true of a topic whose partitions cannot get other replicas yet.
+        has_all_groups: False while the start has not opened all raft groups: a new one would have
+            forgotten what the journal has of it.
     """
 
     partitions: Partitions
     propose: Callable[[bytes, Callable[[Any], None]], None]
     needs_only_replicas: Callable[[bytes], bool]
+    has_all_groups: Callable[[], bool]
 
 
 class VoterReconciler:
@@ -104,7 +107,8 @@ class VoterReconciler:
             self._registered = registered
             for group in self._driver.groups.values():
                 group.met = None
-        self._lead_moving()
+        if self._moves.has_all_groups():
+            self._lead_moving()
         for group in list(self._driver.groups.values()):
             if not group.leads:
                 if self._changing:
