@@ -50,7 +50,7 @@ from pixy.multiraft.proposals import (
     is_window_full,
     judge,
 )
-from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, Application, Apply, RaftGroup
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, Application, Apply, Prepare, RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.multiraft.refused_messages import RefusedMessages
 from pixy.multiraft.snapshots import Snapshots
@@ -654,6 +654,10 @@ class Driver:
         if application is None or group.held is not None:
             group.held = [*(group.held or ()), *entries]
             return
+        if group.prepare is not None:
+            entries = self._until_long(group, group.prepare, entries)
+            if not entries:
+                return
         apply, rows = group.apply, application.rows
         size = 0
         changes = False
@@ -698,6 +702,24 @@ class Driver:
             self._cache.add(group, size, len(entries))
         elif group.storage.entries_in_memory:
             group.storage.release(group.applied_index)
+
+    def _until_long(self, group: RaftGroup, prepare: Prepare, entries: list[Entry]) -> list[Entry]:
+        """The entries before one that takes long, which waits with those behind it until it is
+        prepared.
+        """
+        for at, entry in enumerate(entries):
+            steps = prepare(entry)
+            if steps is not None:
+                group.held = entries[at:]
+                run_in_steps(self._prepare(group, steps))
+                return entries[:at]
+        return entries
+
+    def _prepare(self, group: RaftGroup, steps: Iterator[None]) -> Iterator[None]:
+        yield  # those before it are applied first
+        yield from steps
+        if group.held is not None and group.removed is None and not self._stopped:
+            self.release(group)
 
     def _apply_conf_change(self, group: RaftGroup, entry: Entry) -> None:
         assert group.node is not None

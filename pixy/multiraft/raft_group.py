@@ -6,7 +6,7 @@ told whose they are. The Raft core itself is made at the first use: most of ten 
 idle.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from pixy.entry_ids import LogPosition, ProposalId
@@ -49,6 +49,11 @@ class Application(Protocol):
 Apply = Callable[[Any, Entry], Any]
 """Applies a committed entry to the application of its group; returns the proposer's result."""
 
+Prepare = Callable[[Entry], Iterator[None] | None]
+"""The work ahead of an entry that takes long to apply, in steps, which changes nothing; None for
+others, and once it is done.
+"""
+
 
 class RaftGroup:
     """One raft group.
@@ -63,6 +68,7 @@ class RaftGroup:
         application, apply, stamp: the state that its entries change, and its functions; None while
             it is not known.
         held: committed entries that wait for the application; None while they are applied at once.
+        prepare: see `Prepare`; None if the application has no entries that take long.
         applied_index, applied_term: the last applied entry.
         has_peers: True unless this node is the only member, and votes. One without members is a
             replica that knows nothing of its group yet: see `is_blank`.
@@ -119,6 +125,7 @@ class RaftGroup:
         "node_id",
         "position",
         "position_file",
+        "prepare",
         "proposals",
         "quiet_index",
         "quiet_timeouts",
@@ -146,6 +153,7 @@ class RaftGroup:
         self.node: RaftNode | None = None
         self.application: Application | None = None
         self.held: list[Entry] | None = None
+        self.prepare: Prepare | None = None
         self.apply: Apply
         self.stamp: Stamp
         self.applied_term, self.applied_index = storage.start

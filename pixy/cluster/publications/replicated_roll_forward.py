@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import structlog
 
 from pixy.aio.retries import Backoff
+from pixy.aio.steps import in_steps
 from pixy.aio.tasks import Tasks
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering import PartitionProposals
@@ -149,12 +150,12 @@ class _Leadership:
         try:
             while (publication := self._next()) is not None:
                 self.lacking[publication.number] = len(publication.parts)
-                self._roll_all(publication, await part_commands(publication))
+                await self._roll_all(publication, await part_commands(publication))
         finally:
             self._beginning = False
 
-    def _roll_all(self, publication: Publication, commands: Mapping[PartKey, PublishParts]) -> None:
-        for part in publication.parts:
+    async def _roll_all(self, publication: Publication, commands: Mapping[PartKey, PublishParts]) -> None:
+        async for part in in_steps(publication.parts):
             key = (part.topic_id, part.partition)
             queue = self._queues.setdefault(key, deque())
             queue.append((part, commands[key]))

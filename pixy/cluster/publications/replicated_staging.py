@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pixy.aio.futures import resolve
+from pixy.aio.steps import in_steps
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering import PartitionProposals
 from pixy.cluster.publications.piece_calls import PieceCalls
@@ -30,7 +31,6 @@ from pixy.cluster.state import (
     Publication,
     ReplicatedStage,
     SinksState,
-    merged_parts,
 )
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, Unavailable
 from pixy.multiraft import Repeated
@@ -40,7 +40,6 @@ from pixy.proto.state_pb2 import (
     OpenStage,
     PiecePart,
     PieceRecord,
-    PublicationPart,
     PublishStages,
     SealRecord,
     SinksCommand,
@@ -59,7 +58,6 @@ from pixy.staging import (
     StageClient,
     StageName,
     StageSeal,
-    sizes_by_topic,
 )
 from pixy.storage import EntryType
 
@@ -270,11 +268,11 @@ class ReplicatedStaging:
                 "unfinished publications"
             )
         stages = self._sealed(sink_id, command.stage_ids)
-        parts = merged_parts(stages)
-        self._check_topics(parts)
-        command.timestamp_ms = self._parts.now_ms()
         if self._parts.feature_level() >= IDENTITY_LEVEL:
             command.next_stage = self._state.table.next_stage
+        sizes = await _sizes(stages)
+        self._check_topics(sizes)
+        command.timestamp_ms = self._parts.now_ms()
         result = await self._parts.command(SinksCommand(publish_stages=command))
         if isinstance(result, NotNew):
             return await self._answer_again(sink_id, result.last_epoch)
@@ -283,7 +281,7 @@ class ReplicatedStaging:
         else:
             assert isinstance(result, Publication)
             await self._wait_finished(result.number)
-        return Published(True, command.epoch, sizes_by_topic(parts))
+        return Published(True, command.epoch, {topic: size for (topic, _), size in sizes.items()})
 
     def _sealed(self, sink_id: str, stage_ids: Sequence[str]) -> Sequence[ReplicatedStage]:
         for stage_id in stage_ids:
@@ -294,11 +292,11 @@ class ReplicatedStaging:
             raise stages
         return stages
 
-    def _check_topics(self, parts: Iterable[PublicationPart]) -> None:
-        for part in parts:
-            topic = self._parts.metadata.topics.get(part.topic)
-            if topic is None or topic.topic_id != part.topic_id or self._is_deleting(part.topic_id):
-                raise FailedPrecondition(f"topic {part.topic} was deleted since records of it were staged")
+    def _check_topics(self, topics: Iterable[tuple[str, bytes]]) -> None:
+        for name, topic_id in topics:
+            topic = self._parts.metadata.topics.get(name)
+            if topic is None or topic.topic_id != topic_id or self._is_deleting(topic_id):
+                raise FailedPrecondition(f"topic {name} was deleted since records of it were staged")
 
     async def _answer_again(self, sink_id: str, last_epoch: int) -> Published:
         """The answer to a repeated epoch, once its publication is visible, as the first answer
@@ -343,6 +341,16 @@ class ReplicatedStaging:
         if active_ms is not None and now_ms - active_ms > self._touch_after_ms:
             command = TouchSink(sink_id=sink_id, timestamp_ms=now_ms)
             await self._parts.command(SinksCommand(touch_sink=command))
+
+
+async def _sizes(stages: Sequence[ReplicatedStage]) -> dict[tuple[str, bytes], tuple[int, int]]:
+    """Records and bytes of stages by name and id of the topic."""
+    sizes: dict[tuple[str, bytes], tuple[int, int]] = {}
+    async for stage in in_steps(stages):
+        for (topic_id, _), part in stage.parts.items():
+            records, size = sizes.get((part.topic, topic_id), (0, 0))
+            sizes[part.topic, topic_id] = records + part.records, size + part.bytes
+    return sizes
 
 
 def _record(

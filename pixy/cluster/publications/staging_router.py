@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from pixy.aio.steps import run_in_steps
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering import CallPeer, PartitionProposals, ProposalForwarder
 from pixy.cluster.publications.lone_publisher import LonePublisher, staged_error
@@ -33,6 +34,7 @@ from pixy.errors import FailedPrecondition, Unavailable
 from pixy.faults import report_to_loop
 from pixy.multiraft import Driver, ReadBatcher
 from pixy.proto.state_pb2 import ExpireStages, PublishStages, SinksCommand
+from pixy.raft import Entry
 from pixy.records import TopicPartition
 from pixy.staging import NO_CLIENT, PieceBatches, Published, StageCall, StageClient, StageName
 from pixy.storage import EntryType
@@ -138,9 +140,14 @@ class StagingRouter:
 
     def start(self) -> None:
         """Go on with what earlier processes have left: everything is recovered."""
+        self._sinks.group.prepare = self._prepare
         self._publisher.start()
         self._retention.reconcile()
         self._roll_forward.look()
+
+    def _prepare(self, entry: Entry) -> Iterator[None] | None:
+        """See `Prepare`."""
+        return self._state.prepare(entry.data) if entry.kind == EntryType.COMMAND else None
 
     async def stop(self) -> None:
         """Finish nothing more; the next start, or another node, does."""
@@ -283,6 +290,7 @@ class StagingRouter:
         if isinstance(result, Publication):
             self._publisher.committed(result)
             self._roll_forward.look()
+            run_in_steps(self._state.table.release())
         elif isinstance(result, Finished):
             self._retention.finished(result.publications)
             self._replicated.look_at_publications()

@@ -57,7 +57,7 @@ from pixy.cluster.state.placement import replication_of
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.publication_parts import PartKey, part_commands
 from pixy.cluster.state.publications import SINKS_GROUP, SINKS_MAX, Finished, Publication, SinksState
-from pixy.cluster.state.stage_table import GoneStages, ReplicatedStage, merged_parts
+from pixy.cluster.state.stage_table import GoneStages, ReplicatedStage
 from pixy.cluster.state.topic import Move, Topic
 from pixy.cluster.state.topic_commands import (
     alter_command,
@@ -125,7 +125,6 @@ __all__ = [
     "groups_index",
     "log_options",
     "member_message",
-    "merged_parts",
     "misplaced_batch",
     "newer_command",
     "node_of",

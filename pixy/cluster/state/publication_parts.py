@@ -1,16 +1,14 @@
 """The commands that bring the records of a publication to each of its partitions."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import structlog
 
-from pixy.cluster.state.publications import Publication
+from pixy.aio.steps import in_steps
+from pixy.cluster.state.publications import Publication, StagePieces
 from pixy.proto.state_pb2 import PiecePart, PieceRecord, PublishedPart, PublishParts
 
 log = structlog.get_logger(__name__)
-
-_PIECES_PER_ITERATION = 2000
 
 PartKey = tuple[bytes, int]
 """Topic id and number of a partition."""
@@ -18,7 +16,7 @@ PartKey = tuple[bytes, int]
 
 async def part_commands(publication: Publication) -> dict[PartKey, PublishParts]:
     """The command for each partition of a publication."""
-    commands = _empty_commands(publication)
+    commands = await _empty_commands(publication)
     try:
         await _add_stages(publication, commands)
     except ValueError as error:
@@ -28,16 +26,16 @@ async def part_commands(publication: Publication) -> dict[PartKey, PublishParts]
             sink=publication.sink_id,
             reason=str(error),
         )
-        return _empty_commands(publication)
+        return await _empty_commands(publication)
     return commands
 
 
-def _empty_commands(publication: Publication) -> dict[PartKey, PublishParts]:
+async def _empty_commands(publication: Publication) -> dict[PartKey, PublishParts]:
     return {
         (part.topic_id, part.partition): PublishParts(
             publication=publication.number, sink_id=publication.sink_id, predecessor=part.predecessor
         )
-        for part in publication.parts
+        async for part in in_steps(publication.parts)
     }
 
 
@@ -47,22 +45,26 @@ async def _add_stages(publication: Publication, commands: Mapping[PartKey, Publi
     Raises:
         ValueError: numbers that no piece has.
     """
-    count = 0
+    parts: dict[PartKey, PublishedPart] = {}
+    last: StagePieces | None = None
+    async for stage, number, extent in in_steps(_extents(publication)):
+        if stage is not last:
+            parts, last = {}, stage
+        key = (extent.topic_id, extent.partition)
+        part = parts.get(key)
+        if part is None:
+            part = parts[key] = commands[key].parts.add()
+            part.stage_id, part.stage_number = stage.stage_id, stage.number
+        _add(part, number, extent)
+
+
+def _extents(publication: Publication) -> Iterator[tuple[StagePieces, int, PiecePart]]:
+    """The parts of all pieces, each with its stage and the number of its piece."""
     for stage in publication.stages:
-        parts: dict[PartKey, PublishedPart] = {}
         for encoded in stage.pieces:
             piece = PieceRecord.FromString(encoded)
             for extent in piece.parts:
-                key = (extent.topic_id, extent.partition)
-                part = parts.get(key)
-                if part is None:
-                    part = parts[key] = commands[key].parts.add()
-                    part.stage_id, part.stage_number = stage.stage_id, stage.number
-                _add(part, piece.number, extent)
-            count += len(piece.parts)
-            if count >= _PIECES_PER_ITERATION:
-                count = 0
-                await asyncio.sleep(0)
+                yield stage, piece.number, extent
 
 
 def _add(part: PublishedPart, number: int, extent: PiecePart) -> None:

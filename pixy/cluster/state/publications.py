@@ -22,13 +22,13 @@ must ascend over all sinks.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from pixy.cluster.state.commands import decoded, undecodable
 from pixy.cluster.state.newer_command import newer_command
-from pixy.cluster.state.stage_table import GoneStages, StageTable, merged_parts
+from pixy.cluster.state.stage_table import GoneStages, StageTable
 from pixy.entry_ids import INDEX_MAX
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, VoidEntry
 from pixy.proto.state_pb2 import (
@@ -50,6 +50,7 @@ SINKS_GROUP = 900
 SINKS_MAX = 100_000
 """Number of sinks remembered; a publication by one more is refused."""
 
+_PUBLISH_TAG = SinksCommand(publish_stages=PublishStages()).SerializeToString()[:1]
 _STATE_KEY = b"sinks"
 _SINK_KEY = b"sink\0"
 _PUBLICATION_KEY = b"publication\0"
@@ -142,6 +143,17 @@ class SinksState:
                 raise newer_command("state group sinks")
         return result
 
+    def prepare(self, payload: bytes | bytearray) -> Iterator[None] | None:
+        """Work ahead of `apply` for a command that takes long, in steps: it makes that quick, and
+        changes nothing. None for others, and once it is done.
+        """
+        if payload[:1] != _PUBLISH_TAG:
+            return None
+        command = decoded(SinksCommand, bytes(payload))
+        if isinstance(command, VoidEntry) or not command.publish_stages.replicated:
+            return None
+        return self.table.prepare(command.publish_stages.sink_id, command.publish_stages.stage_ids)
+
     def _skip(self, count: int) -> VoidEntry | None:
         if max(self.next_publication, self.table.next_stage) + count > INDEX_MAX:
             return undecodable()
@@ -203,7 +215,7 @@ class SinksState:
         )
         if isinstance(stages, PixyError):
             return stages
-        parts = merged_parts(stages) if command.replicated else command.parts
+        parts = self.table.merged(stages) if command.replicated else command.parts
         for part in parts:
             unfinished = self._by_partition.get((part.topic_id, part.partition))
             part.predecessor = unfinished[-1] if unfinished else 0

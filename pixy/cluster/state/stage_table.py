@@ -21,6 +21,7 @@ Limits are part of the state machine: every replica has to refuse the same.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 from pixy.cluster.state.piece_checks import why_impossible
@@ -46,6 +47,9 @@ from pixy.staging import (
     StageSeal,
     seal_crc,
 )
+
+TOTALS_PER_STEP = 2000
+"""Totals of stages that are merged in one step of the event loop."""
 
 _STAGE_KEY = b"stage\0"
 _PIECE_KEY = b"piece\0"
@@ -139,11 +143,20 @@ class ReplicatedStage:
 
 def merged_parts(stages: Iterable[ReplicatedStage]) -> list[PublicationPart]:
     """Parts of several stages, merged by partition."""
-    # One step for half a million totals, on every node: lists, which are changed in place.
+    parts: list[PublicationPart] = []
+    for _ in _merge(stages, parts):
+        pass
+    return parts
+
+
+def _merge(stages: Iterable[ReplicatedStage], parts: list[PublicationPart]) -> Iterator[None]:
+    """Add the parts of several stages, merged by partition, in steps."""
+    # Half a million totals: lists, which are changed in place.
     merged: dict[tuple[bytes, int], list[int]] = {}
     topics: dict[bytes, str] = {}
-    for stage in stages:
-        for key, (topic, size, records) in stage.parts.items():
+    totals = chain.from_iterable(stage.parts.items() for stage in stages)
+    while some := list(islice(totals, TOTALS_PER_STEP)):
+        for key, (topic, size, records) in some:
             total = merged.get(key)
             if total is None:
                 merged[key] = [size, records]
@@ -151,12 +164,16 @@ def merged_parts(stages: Iterable[ReplicatedStage]) -> list[PublicationPart]:
             else:
                 total[0] += size
                 total[1] += records
-    return [
-        PublicationPart(
-            topic=topics[topic_id], topic_id=topic_id, partition=partition, bytes=size, records=records
-        )
-        for (topic_id, partition), (size, records) in merged.items()
-    ]
+        yield
+    sums = iter(merged.items())
+    while sum_of := list(islice(sums, TOTALS_PER_STEP)):
+        parts += [
+            PublicationPart(
+                topic=topics[topic_id], topic_id=topic_id, partition=partition, bytes=size, records=records
+            )
+            for (topic_id, partition), (size, records) in sum_of
+        ]
+        yield
 
 
 class StageTable:
@@ -178,6 +195,11 @@ class StageTable:
         self.extents = 0
         self.bytes_of: Counter[str] = Counter()
         self._by_sink: dict[str, dict[str, ReplicatedStage]] = {}
+        # Stages that were merged ahead of their publication, with their parts. Sealed stages do not
+        # change, so that holds whatever is applied meanwhile.
+        self._merged: tuple[list[ReplicatedStage], list[PublicationPart]] = ([], [])
+        # Large stages that have left the table, see `release`.
+        self._left: list[ReplicatedStage] = []
 
     def find(self, name: StageName) -> ReplicatedStage | None:
         """A stage, None if it does not exist."""
@@ -352,6 +374,40 @@ class StageTable:
             found.append(stage)
         return found
 
+    def prepare(self, sink_id: str, stage_ids: Sequence[str]) -> Iterator[None] | None:
+        """The merge of stages that are to be published, in steps, for `merged`; None if it is short
+        or done.
+        """
+        of_sink = self._by_sink.get(sink_id, {})
+        stages = [stage for stage_id in stage_ids if (stage := of_sink.get(stage_id)) is not None]
+        if stages == self._merged[0] or sum(len(stage.parts) for stage in stages) <= TOTALS_PER_STEP:
+            return None
+        if any(stage.seal is None for stage in stages):
+            return None  # it will be refused
+        return self._prepare(stages)
+
+    def _prepare(self, stages: list[ReplicatedStage]) -> Iterator[None]:
+        parts: list[PublicationPart] = []
+        yield from _merge(stages, parts)
+        self._merged = stages, parts
+
+    def merged(self, stages: list[ReplicatedStage]) -> list[PublicationPart]:
+        """Parts of stages that are published, merged by partition."""
+        (prepared, parts), self._merged = self._merged, ([], [])
+        if not stages or prepared != stages:
+            return merged_parts(stages)
+        self._left += prepared
+        return parts
+
+    def release(self) -> Iterator[None]:
+        """Release the memory of large stages that were published, in steps."""
+        totals = 0
+        while self._left:
+            totals += 1 + len(self._left.pop().parts)
+            if totals > TOTALS_PER_STEP:
+                totals = 0
+                yield
+
     def take(self, stages: Sequence[ReplicatedStage], sink_id: str, timestamp_ms: int) -> None:
         """Remove stages that are published from here on; the sink passes the others by."""
         self._drop(stages)
@@ -369,6 +425,7 @@ class StageTable:
 
     def _drop(self, stages: Iterable[ReplicatedStage]) -> GoneStages:
         gone = list(dict.fromkeys(stages))
+        self._merged = [], []
         bytes_of: Counter[str] = Counter()
         for stage in gone:
             sink_id, stage_id = stage.name
@@ -399,6 +456,7 @@ class StageTable:
         """Empty the table, for `restore`."""
         self.stages, self.activity, self._by_sink = {}, {}, {}
         self.next_stage, self.extents, self.bytes_of = 1, 0, Counter()
+        self._merged = [], []
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Restore one checkpoint record; False if it is not of the table."""

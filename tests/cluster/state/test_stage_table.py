@@ -358,3 +358,77 @@ def test_a_stage_with_impossible_numbers_of_an_earlier_release_is_not_published(
         assert sinks.add(1, None, seal(100)) == 18
     for state in (sinks, sinks.restored()):
         assert "impossible" in refusal(state.publish(1, "stage"), FailedPrecondition)
+
+
+# --- large publications ---------------------------------------------------------------------------
+
+
+def large(sinks: Sinks, *stages: str, sink: str = "sink") -> bytes:
+    """Stages with two totals each; returns the command that publishes them."""
+    for name in stages:
+        number = sinks.open(name, sink)
+        assert isinstance(number, int)
+        sinks.add(number, piece(0, (A, 0, 2), (B, 1, 3)), seal(100))
+    command = PublishStages(sink_id=sink, epoch=1, stage_ids=stages, replicated=True, timestamp_ms=2000)
+    return SinksCommand(publish_stages=command).SerializeToString()
+
+
+@pytest.fixture
+def few_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_table, "TOTALS_PER_STEP", 3)
+
+
+@pytest.mark.usefixtures("few_per_step")
+def test_the_parts_of_a_large_publication_are_merged_before_it_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sinks, other = Sinks(), Sinks()
+    payload = large(sinks, "a", "b", "c")
+    assert large(other, "a", "b", "c") == payload
+    before = list(sinks.state.snapshot())
+    steps = sinks.state.prepare(payload)
+    assert steps is not None
+    assert len(list(steps)) == 3
+    assert list(sinks.state.snapshot()) == before
+    assert sinks.state.prepare(payload) is None
+    expected = other.state.apply(payload)
+    monkeypatch.setattr(stage_table, "merged_parts", lambda _: pytest.fail("merged in one step"))
+    assert sinks.state.apply(payload) == expected
+    assert list(sinks.state.snapshot()) == list(other.state.snapshot())
+    assert [type(each) for each in sinks.state.table._left] == [ReplicatedStage] * 3
+    assert len(list(sinks.state.table.release())) == 1
+    assert sinks.state.table._left == []
+
+
+@pytest.mark.usefixtures("few_per_step")
+def test_what_was_prepared_for_other_stages_is_not_used() -> None:
+    sinks, other = Sinks(), Sinks()
+    payload = large(sinks, "a", "b", "c")
+    large(other, "a", "b", "c")
+    steps = sinks.state.prepare(payload)
+    assert steps is not None
+    for each in (sinks, other):
+        list(steps)
+        each.run(discard_stages=DiscardStages(sink_id="sink", stage_ids=["b"]))
+        number = each.open("b")
+        assert isinstance(number, int)
+        each.add(number, piece(0, (A, 0, 50)), seal(100))
+    assert sinks.state.apply(payload) == other.state.apply(payload)
+
+
+@pytest.mark.usefixtures("few_per_step")
+def test_only_large_publications_of_sealed_replicated_stages_are_prepared() -> None:
+    sinks = Sinks()
+    assert sinks.state.prepare(large(sinks, "small")) is None
+    sinks.open("open")
+    payload = large(sinks, "a", "b")
+    command = SinksCommand.FromString(payload)
+    command.publish_stages.stage_ids.append("open")
+    assert sinks.state.prepare(command.SerializeToString()) is None
+    command = SinksCommand.FromString(payload)
+    command.publish_stages.replicated = False
+    assert sinks.state.prepare(command.SerializeToString()) is None
+    opened = SinksCommand(open_stage=OpenStage(sink_id="sink", stage_id="x")).SerializeToString()
+    for other in (opened, b"", b"\n", payload[:-1]):
+        assert sinks.state.prepare(other) is None
+    assert sinks.state.prepare(bytearray(payload)) is not None

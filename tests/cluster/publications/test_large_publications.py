@@ -1,0 +1,127 @@
+"""Publications of many parts: what is done for each of them leaves the event loop to others."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.aio.tasks import Tasks
+from pixy.cluster.publications import replicated_staging
+from pixy.cluster.publications.replicated_roll_forward import _Leadership
+from pixy.cluster.state import Publication, part_commands, stage_table
+from pixy.cluster.state.publications import StagePieces
+from pixy.cluster.state.stage_table import ReplicatedStage, StageTable
+from pixy.proto.state_pb2 import PiecePart, PieceRecord, PublicationPart
+from pixy.records import TopicPartition
+from pixy.staging import StageName
+from tests.cluster.node_clusters import NodeCluster, run_cluster
+from tests.conformance.staged import publish_values
+from tests.fakes.waiting import until
+
+TOPIC_ID = b"a" * 16
+PARTITIONS, STAGES = 4000, 3
+
+
+async def turns_of(work: Coroutine[Any, Any, Any]) -> int:
+    """Iterations of the event loop that others have beside some work."""
+    task, turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    task.result()
+    return turns
+
+
+def piece_of(number: int, parts: int) -> PieceRecord:
+    extents = [
+        PiecePart(topic="topic", topic_id=TOPIC_ID, partition=partition, bytes=10, records=1)
+        for partition in range(parts)
+    ]
+    return PieceRecord(number=number, parts=extents)
+
+
+def publication_of(pieces: list[bytes]) -> Publication:
+    parts = [PublicationPart(topic="topic", topic_id=TOPIC_ID, partition=each) for each in range(PARTITIONS)]
+    stages = tuple(StagePieces(number, f"{number}", pieces) for number in range(1, STAGES + 1))
+    return Publication(7, "sink", ("1", "2", "3"), tuple(parts), stages)
+
+
+@pytest.mark.parametrize("pieces", [1, PARTITIONS])
+async def test_the_commands_of_a_publication_are_made_in_steps(pieces: int) -> None:
+    """Of few pieces with many parts, and of many pieces with one."""
+    parts = PARTITIONS // pieces
+    made = [piece_of(number, parts).SerializeToString() for number in range(pieces)]
+    publication = publication_of(made)
+    assert await turns_of(part_commands(publication)) >= PARTITIONS * (STAGES + 1) // 500
+    commands = await part_commands(publication)
+    first = commands[TOPIC_ID, 0]
+    assert [part.stage_id for part in first.parts] == ["1", "2", "3"]
+    assert [(part.bytes, len(part.pieces)) for part in first.parts] == [(10 * pieces, pieces)] * STAGES
+    assert len(commands[TOPIC_ID, PARTITIONS - 1].parts) == (STAGES if pieces == 1 else 0)
+
+
+class Begun(_Leadership):
+    """A leadership that notes what it begins."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        super().__init__(None, tasks)  # type: ignore[arg-type]  # not asked
+        self.begun: list[Any] = []
+
+    async def _roll(self, key: Any, queue: Any) -> None:
+        self.begun.append(key)
+
+
+async def test_the_partitions_of_a_publication_are_begun_in_steps() -> None:
+    faults: list[BaseException] = []
+    tasks = Tasks(faults.append)
+    leadership = Begun(tasks)
+    publication = publication_of([])
+    turns = await turns_of(leadership._roll_all(publication, await part_commands(publication)))
+    assert turns >= PARTITIONS // 500
+    await tasks.wait_all()
+    assert len(leadership.begun) == PARTITIONS
+    assert faults == []
+
+
+async def test_the_topics_of_a_publication_are_found_in_steps() -> None:
+    stages = []
+    for number in range(1, 2001):
+        stages.append(ReplicatedStage(number, StageName("sink", f"{number}")))
+        stages[-1].add(piece_of(0, 3))
+    assert await turns_of(replicated_staging._sizes(stages)) >= 4
+    assert await replicated_staging._sizes(stages) == {("topic", TOPIC_ID): (6000, 60000)}
+
+
+@pytest.mark.slow
+def test_all_nodes_merge_the_stages_of_a_publication_before_they_apply_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[StageTable] = []
+    prepare = StageTable.prepare
+
+    def prepare_and_note(table: StageTable, sink_id: str, stage_ids: Sequence[str]) -> Iterator[None] | None:
+        steps = prepare(table, sink_id, stage_ids)
+        if steps is not None:
+            prepared.append(table)
+        return steps
+
+    monkeypatch.setattr(StageTable, "prepare", prepare_and_note)
+    monkeypatch.setattr(stage_table, "TOTALS_PER_STEP", 1)
+    monkeypatch.setattr(stage_table, "merged_parts", lambda _: pytest.fail("merged in one step"))
+    values = {TopicPartition("topic", number): [b"%d" % number] for number in range(3)}
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        for epoch in (1, 2):
+            assert (await publish_values(cluster[1].backend, epoch, values)).published
+        nodes = cluster.nodes.values()
+        for node in nodes:
+            for number in range(3):
+                assert await node.values(partition=number) == [b"%d" % number] * 2
+        await until(lambda: not any(node.node.state_groups.sinks.publications for node in nodes))
+        tables = [node.node.state_groups.sinks.table for node in nodes]
+        assert sorted(map(id, prepared)) == sorted(map(id, tables * 2))
+
+    run_cluster(scenario, tmp_path)
