@@ -785,7 +785,7 @@ class PartitionMove(_message.Message):
     partition: _builtins.int
     raft_group: _builtins.int
     placement: _builtins.int
-    """Number of moves of the partition that have ended."""
+    """Number of moves of the partition to other nodes that have ended."""
     plan: _builtins.int
     """Plan of the move under way, 0 for none."""
     @_builtins.property
@@ -1147,7 +1147,7 @@ class PartitionPlacement(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     placement: _builtins.int
-    """Number of moves that have ended."""
+    """Number of moves to other nodes that have ended."""
     plan: _builtins.int
     """The move under way; without a target there is none."""
     reason: Global___MoveReason.ValueType

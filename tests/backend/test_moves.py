@@ -91,6 +91,27 @@ def test_a_replica_is_replaced_by_one_on_another_node(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_that_was_down_since_a_topic_was_made_knows_its_members(tmp_path: Path) -> None:
+    """Also if another node is preferred as leader by now: no member was ever changed."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        late = cluster.by_id(3)
+        await late.kill()
+        del cluster.nodes[late.number]
+        await cluster[1].backend.create_topic("topic", 1)
+        await begin_move(cluster[1], (2, 1, 3))
+        await until_moved([*cluster.nodes.values()], (2, 1, 3))
+        await cluster[1].append(*VALUES)
+        cluster.nodes[late.number] = late
+        await late.start()
+        assert await late.values() == VALUES
+        replica = late.node.partition(TOPIC)
+        assert replica is not None
+        await until(lambda: replica.log.end_offset == len(VALUES))
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_stages_of_a_lone_node_are_published_before_their_partition_gets_other_replicas(
     tmp_path: Path,
 ) -> None:

@@ -14,6 +14,10 @@ A move that was taken back is under way until it ends, too: the voters may be th
 target already. The leader of the partition knows them: it proposes the end, when they are the
 target and nothing else is on its way. A plan has a number that no other one ever gets. So an end
 that comes late, when the target has been another one and is the same again, ends nothing.
+
+A move to the nodes that a partition has does not count: those that were there from the beginning
+know its first members without being told (`Partitions`), and no configuration has changed that
+would have its leader tell them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -99,8 +103,10 @@ def ended(command: EndMoves, topics: Mapping[str, Topic]) -> MovesChanged:
     def changed(topic: Topic, asked: Iterable[PartitionMove]) -> Topic:
         replicas, placements, moves = list(topic.replicas), dict(topic.placements), dict(topic.moves)
         for each in asked:
-            replicas[each.partition] = moves.pop(each.partition).target
-            placements[each.partition] = each.placement + 1
+            target = moves.pop(each.partition).target
+            if {*target} != {*replicas[each.partition]}:
+                placements[each.partition] = each.placement + 1
+            replicas[each.partition] = target
         return replace(topic, replicas=tuple(replicas), placements=placements, moves=moves)
 
     return _changed(command.moves, topics, why_refused, changed)

@@ -42,7 +42,7 @@ class Topic:
         replicas: nodes of each partition, by its number; the first one is preferred as leader.
         alterations: commands to change partitions and options, also those that changed nothing;
             others than those that name it are not counted.
-        placements: number of moves that have ended, of the partitions with any.
+        placements: number of moves to other nodes that have ended, of the partitions with any.
         moves: those under way, by number of the partition.
     """
 
@@ -67,8 +67,8 @@ class Topic:
         return tuple(placed)
 
     def placement(self, number: int) -> int:
-        """Number of moves of a partition that have ended. 0: its replicas have been there since it
-        was made.
+        """Number of moves of a partition to other nodes that have ended. 0: its replicas have been
+        there since it was made.
         """
         return self.placements.get(number, 0)
 

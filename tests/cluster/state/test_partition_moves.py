@@ -127,7 +127,15 @@ def test_a_move_that_is_taken_back_is_under_way_until_it_ends() -> None:
     back = moved(state, (1, 2, 3))
     assert back.moves == {0: Move(2, MOVE, (1, 2, 3))}
     end(state, partition_move(back, 0, (1, 2, 3)))
-    assert state.topics["t"] == replace(before, placements={0: 1})
+    assert state.topics["t"] == before
+
+
+def test_a_move_to_the_same_nodes_in_another_order_is_no_other_placement() -> None:
+    """A node that was down since the topic was made is a founder of the partition."""
+    state = cluster_of(3)
+    before = create(state)
+    end(state, partition_move(moved(state, (3, 1, 2)), 0, (3, 1, 2)))
+    assert state.topics["t"] == replace(before, replicas=((3, 1, 2),))
 
 
 def test_the_late_end_of_a_move_to_the_same_nodes_ends_nothing() -> None:
