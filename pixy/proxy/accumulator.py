@@ -10,8 +10,9 @@ about to send again, and a batch with its sync costs many times what a record co
 
 A record without a key goes to the partition of the last one while that accumulator has records
 (KIP-480): a batch costs as much as ten records, so concurrent records share a batch, in a partition
-that is chosen anew for each. The partitioners `random` and `roundrobin` choose per record, as their
-names say.
+that is chosen anew for each. Asynchronous ones go on to another partition behind every ten: a
+single client may send hundreds while a batch is in flight, and kafka-pixy spreads them. The
+partitioners `random` and `roundrobin` choose per record, as their names say.
 
 The buffer has limits in messages and bytes, which count records from their arrival to their answer.
 Callers that find it full queue in FIFO order; the queue is bounded as well. Partitions that do not
@@ -101,6 +102,8 @@ _LINGER_S = 0.002
 _BATCHES_PER_ITERATION = 64
 _ANSWERS_PER_ITERATION = 512
 """Batches sent, and records of a batch answered, in one iteration of the loop: 1 or 2 ms each."""
+_TOGETHER_MAX = 10
+"""Asynchronous records without a key that go to one partition, one behind the other."""
 _NEVER = sys.maxsize
 _TOPICS_MIN = 64
 _TOPICS_LOGGED = 100
@@ -228,7 +231,11 @@ class Accumulators:
         if topic is None or topic.description is not description:
             topic = self._look_at(description)
         accumulator = topic.unkeyed if key is None else None
-        if accumulator is None or not accumulator.records:
+        if (
+            accumulator is None
+            or not accumulator.records
+            or (not sync and len(accumulator.records) >= _TOGETHER_MAX)
+        ):
             accumulator = topic.choose(key)
         if not accumulator.records and topic.is_leaderless(accumulator) and accumulator.silent is None:
             self._silent.begin(accumulator)

@@ -4,9 +4,9 @@ The names are those of kafka-pixy's option `producer.partitioner`, plus `murmur2
 of Kafka's own clients. `hash` assigns keys to the same partitions as kafka-pixy, so they stay in
 place when a client migrates.
 
-A record without a key goes to a uniformly random partition. With `hash` and `murmur2` the caller
-may let several such records stick together (KIP-480), because a batch costs as much as ten records;
-`random` and `roundrobin` promise a choice per record.
+A record without a key goes to a random partition. With `hash` and `murmur2` the caller may let
+several such records stick together (KIP-480), because a batch costs as much as ten records, and the
+choices are spread evenly; `random` and `roundrobin` promise a choice per record.
 
 Computing a hash byte by byte in Python takes microseconds, so the hashes of short keys are cached.
 The cache does not depend on the number of partitions, and is limited in entries and in bytes.
@@ -14,6 +14,7 @@ The cache does not depend on the number of partitions, and is limited in entries
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import gcd
 from random import Random
 from typing import Protocol
 
@@ -82,19 +83,45 @@ class _RandomPartitioner:
         return int(self._random() * partitions)
 
 
+class _Rounds:
+    """Partitions in rounds, each of which has all of them once, in an order of its own.
+
+    In a round all steps are equal, and have no divisor in common with the number of partitions.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._random = rng.random
+        # Of the present round. Invariant: `_at` < `_partitions` after the first one.
+        self._partitions = self._left = self._at = self._step = 0
+
+    def next(self, partitions: int) -> int:
+        if partitions != self._partitions or not self._left:
+            self._begin(partitions)
+        self._left -= 1
+        self._at = (self._at + self._step) % partitions
+        return self._at
+
+    def _begin(self, partitions: int) -> None:
+        self._partitions = self._left = partitions
+        self._at = int(self._random() * partitions)
+        self._step = 1 + int(self._random() * partitions)
+        while gcd(self._step, partitions) > 1:
+            self._step += 1
+
+
 class _KeyPartitioner:
-    """The same partition for equal keys; a random one without a key."""
+    """The same partition for equal keys; without a key all partitions in random rounds."""
 
     stays = True
 
     def __init__(self, compute: Callable[[bytes], int], rng: Random) -> None:
         self._compute = compute
         self._cached = lru_cache(maxsize=_CACHED_KEYS_MAX)(compute)
-        self._random = rng.random
+        self._rounds = _Rounds(rng)
 
     def __call__(self, key: bytes | None, partitions: int) -> int:
         if key is None:
-            return int(self._random() * partitions)
+            return self._rounds.next(partitions)
         if len(key) <= _CACHED_KEY_BYTES_MAX:
             return self._cached(key) % partitions
         return self._compute(key) % partitions

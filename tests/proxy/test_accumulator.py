@@ -106,6 +106,22 @@ async def test_records_without_a_key_that_arrive_together_share_a_newly_chosen_p
     assert {partitions[0] for partitions in rounds} == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("partitioner", ["hash", "murmur2"])
+async def test_asynchronous_records_without_a_key_are_spread_also_behind_a_batch_in_flight(
+    partitioner: str,
+) -> None:
+    accumulators, backend, answers = await make(ProducerConfig(partitioner=partitioner), partitions=4)
+    backend.hold_appends()
+    append(accumulators, b"first", answers, key=None, sync=False)
+    await until(lambda: backend.held_appends)
+    for number in range(100):  # as one client sends them, and kafka-pixy's tests do
+        append(accumulators, b"%d" % number, answers, key=None, sync=False)
+    backend.release_appends()
+    await accumulators.drained()
+    spread = [len(flat(await batches(backend, partition))) for partition in range(4)]
+    assert (sum(spread), min(spread) > 10) == (101, True)
+
+
 @pytest.mark.parametrize("partitioner", ["random", "roundrobin"])
 async def test_random_and_roundrobin_choose_for_each_record(partitioner: str) -> None:
     rounds = await rounds_without_a_key(ProducerConfig(partitioner=partitioner))

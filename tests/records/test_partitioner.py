@@ -92,6 +92,19 @@ def test_records_without_a_key_are_spread_over_all_partitions(name: str) -> None
     assert min(counts.values()) > 850
 
 
+@pytest.mark.parametrize("name", ["hash", "murmur2"])
+@pytest.mark.parametrize("partitions", [1, 2, 4, 7, 12])
+def test_records_without_a_key_take_all_partitions_in_rounds_of_random_order(
+    name: str, partitions: int
+) -> None:
+    partitioner = make_partitioner(name, Random(0))
+    rounds = [tuple(partitioner(None, partitions) for _ in range(partitions)) for _ in range(200)]
+    assert all(sorted(each) == list(range(partitions)) for each in rounds)
+    assert len(set(rounds)) >= {1: 1, 2: 2}.get(partitions, 8)
+    partitioner(None, partitions)
+    assert sorted(partitioner(None, 30) for _ in range(30)) == list(range(30))
+
+
 def test_random_ignores_the_key() -> None:
     partitioner = make_partitioner("random", Random(0))
     assert {partitioner(b"foo", 4) for _ in range(100)} == {0, 1, 2, 3}

@@ -90,7 +90,8 @@ class ProducerConfig:
         ("hash", "murmur2", "random", "roundrobin"),
         "How the key of a message selects its partition: hash (FNV-1a, as in kafka-pixy), murmur2 "
         "(as in Kafka's Java producer), random or roundrobin. Messages without a key go to any "
-        "partition; with hash and murmur2, those that arrive together go to the same one.",
+        "partition; with hash and murmur2, those that arrive together go to the same one, asynchronous "
+        "ones ten at a time.",
     )
     shutdown_timeout: float = seconds(30.0, "How long a shutdown waits for buffered messages to be written.")
     required_acks: str = choice(
