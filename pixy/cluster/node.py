@@ -52,6 +52,7 @@ from pixy.cluster.peering import (
     ProposalForwarder,
     ProposeAnswers,
     ReplicaCalls,
+    ReplicaDepartures,
 )
 from pixy.cluster.publications import LonePublisher, Sideloading, SinksGroup, StagingNode, StagingRouter
 from pixy.cluster.replicas import (
@@ -182,6 +183,7 @@ class Node:
         self.methods: dict[int, Handler] = {}
         self.calls: ReplicaCalls | None = None
         self.remote: ProposalForwarder | None = None
+        self._departures: ReplicaDepartures | None = None
         self._sideloading: Sideloading | None = None
         self.state_groups = StateGroups()
         self.metadata = self.state_groups.metadata
@@ -256,6 +258,8 @@ class Node:
 
     async def _stop_peers(self) -> None:
         """Ask other nodes for nothing more, and answer nothing."""
+        if self._departures is not None:
+            await self._departures.stop()
         self.reads.stop()
         if self.calls is not None:
             self.calls.stop()
@@ -327,6 +331,9 @@ class Node:
             self.calls = ReplicaCalls(self.peers.relays, self._is_up)
             self.remote = ProposalForwarder(
                 self.node_id, self.incarnation, self.calls, report_to_loop, self._log.driver.sequences
+            )
+            self._departures = ReplicaDepartures(
+                self._log, self.partitions, self.remote, self.confirm_metadata, self._fault
             )
         self._group_coordinator = GroupCoordinator(
             self.state_groups,
@@ -566,6 +573,8 @@ class Node:
             self.left = self.peers.why_left if is_out else ""
             self.leaders.look(self.state_groups.metadata_replica.group, self.unreachable)
             self.peers.leave_gone()
+            if self._departures is not None:
+                self._departures.look()
             self._group_coordinator.tick()
             self.staging.look()
 
@@ -688,6 +697,9 @@ class Node:
             for replica in replicas
         ]
         await self.reads.wait(groups, timeout)
+        departed = next((each.removed for each in groups if isinstance(each.removed, Unavailable)), None)
+        if departed is not None:
+            raise Unavailable(str(departed))
 
     def is_behind(self, replica: StateReplica) -> bool:
         """True if `confirm` waits for entries of a state group that this node does not apply."""
@@ -737,7 +749,11 @@ class Node:
             timeout_s: seconds until the answer is `DeadlineExceeded` in any case, if the partition
                 has replicas on other nodes. Alone, this node knows what becomes of it.
         """
-        group = replica.group or self.partitions.group_of(replica)
+        try:
+            group = replica.group or self.partitions.group_of(replica)
+        except Unavailable as error:
+            done(error)
+            return
         deadline = self._loop.time() + timeout_s if group.has_peers else NEVER
         self._log.driver.propose(group, EntryType.RECORD_BATCH, batch, done, deadline)
 

@@ -1,9 +1,10 @@
 """Raft groups that this node has departed from: their replicas went to other nodes.
 
 Of such a group its term and vote stay, as long as it may come back: in the journal, in a record
-that voids everything else of it. So a replica that is back votes once in a term, and knows nothing
-of what it has confirmed in its former life: nobody counts on that, because it departs only once its
-group has decided without it.
+that voids everything else of it. A replica that is back knows nothing of what it has confirmed in
+its former life. Its group does not count on that, because it departs only once that has decided
+without it. But a member that has missed the decision may: so it does not vote before a snapshot has
+told it all (`RaftGroup.is_blank`), and then never for another one in a term in which it has voted.
 """
 
 from collections.abc import Callable, Iterable

@@ -94,6 +94,8 @@ _RESUMED_BYTES = 128 << 10
 one.
 """
 _HEARTBEATS = frozenset({MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP})
+_LOOKED_AT = frozenset({_APP, MessageType.VOTE, MessageType.PRE_VOTE})
+"""Messages that not every group takes."""
 
 _ROOM_BYTES = 64 << 10
 """Bytes that all groups together propose before the node is asked for room again."""
@@ -859,7 +861,7 @@ class Driver:
         if reason:
             self.refusals.note(raft_group, message.sender, kind.name, reason)
             return
-        if kind is _APP and not self._takes_append(group, message):
+        if kind in _LOOKED_AT and not self._takes(group, message):
             return
         term = raft.term
         try:
@@ -873,9 +875,9 @@ class Driver:
             # A learner may be ahead of the only voter, which is elected at once.
             self.seek_leader(group)
 
-    def _takes_append(self, group: RaftGroup, message: Message) -> bool:
-        if group.is_blank and not message.index:
-            return False  # what does not follow its log is refused, so that a snapshot is sent
+    def _takes(self, group: RaftGroup, message: Message) -> bool:
+        if group.is_blank and (message.type is not _APP or not message.index):
+            return False  # an append that does not follow its log is refused, so that a snapshot is sent
         if not message.entries or group.raft_group < FIRST_PARTITION_GROUP:
             return True
         sideloads = self._peers.sideloads

@@ -193,8 +193,9 @@ class RaftGroup:
     @property
     def is_blank(self) -> bool:
         """True if its configuration has no members: only a snapshot tells a new replica, or one
-        that has departed and is back, who they are. It votes, as it has confirmed nothing, and
-        takes no first entries: they belong to members that it does not know.
+        that has departed and is back, who they are. It takes no first entries, which belong to
+        members that it does not know. And it does not vote: to a node that has missed its departure
+        it is a voter yet, and what it has confirmed and forgotten kept that node from an election.
         """
         return not self.storage.conf_state.members
 

@@ -62,12 +62,17 @@ class NoPartitions:
         self.left_copies: set[int] = set()
         self.damaged_groups: set[int] = set()
         self.on_installed: Callable[[PartitionReplica], None] = lambda _: None
+        self.on_departed: Callable[[PartitionReplica], Awaitable[None]] = _no_departure
 
     def find_replica(self, raft_group: int) -> None:
         """As `Partitions.find_replica`."""
 
     def set_fault(self, replica: PartitionReplica, error: CorruptData) -> None:
         """As `Partitions.set_fault`."""
+
+
+async def _no_departure(_: PartitionReplica) -> None:
+    raise AssertionError("no replica departs")
 
 
 async def _no_call(*_: object) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pixy.errors import Unavailable
-from pixy.raft import ConfState, Entry, HardState, Message, MessageType
+from pixy.raft import ConfState, Entry, HardState, Message, MessageType, Snapshot
 from pixy.storage import RecordKind
 from tests.cluster.drivers import COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup, kinds_of
 
@@ -89,7 +89,7 @@ async def test_a_muted_leader_takes_no_proposals_and_goes_on_when_it_is_called_b
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_replica_that_is_back_votes_once_in_a_term_and_knows_no_members(
+async def test_a_replica_that_is_back_votes_once_a_snapshot_has_told_it_all_and_once_in_a_term(
     tmp_path: Path, restarts: bool
 ) -> None:
     node = await voter(tmp_path)
@@ -104,11 +104,22 @@ async def test_a_replica_that_is_back_votes_once_in_a_term_and_knows_no_members(
     assert (node.group.storage.conf_state, node.group.storage.last_index()) == (ConfState(), 0)
     assert node.group.storage.hard_state == HardState(7, 2, 0)
     assert GROUP not in node.driver.departed
-    node.driver.step(GROUP, Message(VOTE, 1, 3, 7, 6, 9))
+    # Node 3 was down when the others have decided that node 1 goes.
+    node.driver.step(GROUP, Message(VOTE, 1, 3, 8, 6, 9))
+    await node.settle()
+    assert (node.setup.wire, node.group.storage.hard_state.term) == ([], 7)
+    snapshot = Snapshot(20, 7, ConfState((2, 3), (1,)))
+    node.driver.step(GROUP, Message(MessageType.SNAP, 1, 2, 7, snapshot=snapshot))
+    assert node.driver.snapshots.arrived(node.group, snapshot)
+    await node.settle()
+    node.setup.wire.clear()
+    assert node.group.node is not None
+    node.group.node.forget_leader()
+    node.driver.step(GROUP, Message(VOTE, 1, 3, 7, 6, 29))
     await node.settle()
     assert [each.message.reject for each in node.setup.wire] == [True], "it has voted for node 2"
     node.setup.wire.clear()
-    node.driver.step(GROUP, Message(VOTE, 1, 3, 8, 7, 9))
+    node.driver.step(GROUP, Message(VOTE, 1, 3, 8, 7, 29))
     await node.settle()
     assert [each.message.reject for each in node.setup.wire] == [False]
     node.close()

@@ -461,7 +461,7 @@ async def test_a_learner_of_a_state_group_gets_its_first_entries(tmp_path: Path)
     node.close()
 
 
-async def test_a_replica_that_knows_no_members_votes_and_takes_no_first_entries(
+async def test_a_replica_that_knows_no_members_neither_votes_nor_takes_first_entries(
     network: DriverNetwork, tmp_path: Path
 ) -> None:
     node = newcomer(network, tmp_path)
@@ -478,10 +478,11 @@ async def test_a_replica_that_knows_no_members_votes_and_takes_no_first_entries(
     assert (refusal.reject, refusal.reject_hint) == (True, 0)
     assert node.group.node is not None
     node.group.node.forget_leader()
-    node.driver.step(GROUP, Message(MessageType.VOTE, 4, 2, 5, 4, 9))
+    for kind in (MessageType.VOTE, MessageType.PRE_VOTE):
+        node.driver.step(GROUP, Message(kind, 4, 2, 5, 4, 9))
     await node.settle()
-    assert [each.reject for each in network.sent(MessageType.VOTE_RESP, 4)] == [False]
-    assert storage.hard_state.vote == 2
+    assert [letter.message.type for letter in network.wire] == [MessageType.APP_RESP]
+    assert storage.hard_state.vote == 0
     for _ in range(50):
         node.driver.tick()
     await node.settle()

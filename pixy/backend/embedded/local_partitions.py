@@ -96,6 +96,7 @@ class LocalPartitions:
             await self._confirm(found)
         ranges: dict[int, OffsetRange] = {}
         for replica in found:
+            _check_present(replica)
             log = replica.log
             ranges[replica.partition.partition] = OffsetRange(log.begin_offset, log.end_offset)
             if not len(ranges) % _PARTITIONS_PER_ITERATION:
@@ -196,8 +197,14 @@ def fault_of(replica: PartitionReplica) -> CorruptData | None:
 def _check_ready(replica: PartitionReplica) -> None:
     if replica.log.topic.deleted:
         raise UnknownPartition(f"topic {replica.partition.topic} was deleted")
+    _check_present(replica)
     if replica.fault is not None:
         raise CorruptData(str(replica.fault))
+
+
+def _check_present(replica: PartitionReplica) -> None:
+    if replica.is_absent:
+        raise Unavailable(f"the replica of {replica.partition} has gone to other nodes, or comes from there")
 
 
 def _check_opened(replica: PartitionReplica, log: PartitionLog) -> None:

@@ -34,7 +34,7 @@ class PartitionRouter:
         A replica that is damaged or waits for a copy counts if there is no other one.
         """
         replica = self._node.partition(partition)
-        if replica is None or not self._node.partitions.is_member(replica):
+        if replica is None or not self._node.partitions.has_replica(replica):
             return None
         whole = replica.fault is None and not replica.needs_copy
         return replica if whole or not replica.replicas[1:] else None
@@ -48,7 +48,7 @@ class PartitionRouter:
         if topic is None or not 0 <= partition.partition < len(topic.raft_groups):
             return None
         here = self._node.node_id
-        others = tuple([each for each in topic.replicas[partition.partition] if each != here])
+        others = tuple([each for each in topic.nodes(partition.partition) if each != here])
         return RemotePartition(partition, topic.raft_groups[partition.partition], others)
 
     async def find(self, partition: TopicPartition) -> PartitionRoute:
@@ -88,6 +88,8 @@ class PartitionRouter:
         """A replica here that applies entries, readable or not; None if there is none."""
         replica = self._node.partition(partition)
         if replica is None or replica.group is None or replica.group.application is None:
+            return None
+        if not self._node.partitions.has_replica(replica):
             return None
         return None if replica.needs_copy else replica
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pixy.aio.futures import resolve
 from pixy.cluster.log.partition_condition import PartitionCondition
-from pixy.cluster.state import Move, published_records
+from pixy.cluster.state import Move, published_records, with_target
 from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
 from pixy.multiraft import DedupSnapshot, DedupTable, RaftGroup, checkpoint_record
@@ -79,6 +79,7 @@ class PartitionReplica:
         partition: its topic and number.
         replicas: the nodes of its replicas, the preferred leader first.
         move: its move to other nodes that is under way, None if there is none.
+        is_departing: True while this node gives its replica up, until all of it is gone.
         log: the applied records.
         rows: results of the last proposals.
         waiters: fetches that wait for the next append, oldest first, None if there are none.
@@ -86,7 +87,8 @@ class PartitionReplica:
         fault: the damage that made it unready, None while it is ready.
         stuck_bytes: approximate size of its entries in the journal while it is unwritable, else 0.
         needs_copy: True while it lacks entries that the journal of its leader does not have any
-            more: it votes, and gets no records until it is copied.
+            more, or knows nothing of its partition: it votes, and gets no records until it is
+            copied.
         publication: number of the newest applied publication, 0 for none. Invariant: ascending.
         durable_publication: `publication` as of a durable applied position. Invariant: ascending.
         proposed_end, proposed_publication: end offset and publication behind the entries that are
@@ -98,6 +100,7 @@ class PartitionReplica:
         "durable_publication",
         "fault",
         "group",
+        "is_departing",
         "log",
         "move",
         "needs_copy",
@@ -118,6 +121,7 @@ class PartitionReplica:
         self.raft_group = raft_group
         self.replicas = replicas
         self.move: Move | None = None
+        self.is_departing = False
         self.group: RaftGroup | None = None
         self.partition = partition
         self.log = log
@@ -147,9 +151,19 @@ class PartitionReplica:
         """True while it is not damaged and gets its entries."""
         return self.fault is None and not self.needs_copy
 
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """As `Topic.nodes`."""
+        return self.replicas if self.move is None else with_target(self.replicas, self.move)
+
+    @property
+    def is_absent(self) -> bool:
+        """True if it knows nothing of its partition: it is new here, or has gone to other nodes."""
+        return self.needs_copy and (self.group is None or self.group.is_blank)
+
     def may_have_replica(self, node_id: int) -> bool:
-        """As `Application`."""
-        return node_id in self.replicas or (self.move is not None and node_id in self.move.target)
+        """As `Application`. While it moves any node may have one: also that of a former target."""
+        return self.move is not None or node_id in self.replicas
 
     def lead(self, tail: Sequence[Entry]) -> None:
         """As `Application`."""

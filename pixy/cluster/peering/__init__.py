@@ -14,6 +14,7 @@ from pixy.cluster.peering.proposal_forwarder import ProposalForwarder
 from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.cluster.peering.relays import Relays
 from pixy.cluster.peering.replica_calls import CallPeer, RemotePartition, ReplicaCalls
+from pixy.cluster.peering.replica_departures import ReplicaDepartures
 from pixy.cluster.peering.voter_changes import state_group_members
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "Relays",
     "RemotePartition",
     "ReplicaCalls",
+    "ReplicaDepartures",
     "state_group_members",
 ]

@@ -61,7 +61,7 @@ class PartitionProposals:
         done = partial(resolve, result)
         if replica.deleted:
             raise UnknownPartition(f"topic {replica.partition.topic} was deleted")
-        others = tuple(each for each in replica.replicas if each != self._driver.node_id)
+        others = tuple(each for each in replica.nodes if each != self._driver.node_id)
         if replica.fault is not None and not others:
             raise CorruptData(str(replica.fault))
         if self._partitions.has_replica(replica) and not replica.needs_copy:

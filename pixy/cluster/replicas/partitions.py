@@ -21,7 +21,7 @@ directories are renamed later (`dropped_topic`).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -57,10 +57,20 @@ from pixy.errors import (
     DataDirectoryError,
     FailedPrecondition,
     PixyError,
+    Unavailable,
     UnknownPartition,
     VoidEntry,
 )
-from pixy.multiraft import DedupTable, Driver, RaftGroup, conf_state_of, found_state, recovered_group
+from pixy.multiraft import (
+    DedupTable,
+    Driver,
+    RaftGroup,
+    conf_state_of,
+    found_state,
+    hard_state_of,
+    is_blank,
+    recovered_group,
+)
 from pixy.proto.state_pb2 import (
     AppliedPosition,
     HardState,
@@ -86,8 +96,10 @@ from pixy.storage import (
     Worker,
     copy_directory,
     lost_is_corrupt,
+    replaced_directory,
     run_on,
     sort_partition_directories,
+    unlink_directories,
     why_undecodable,
 )
 
@@ -119,6 +131,10 @@ class Partitions:
         opening: opens the raft groups of new partitions.
         file_time_ms: see `TopicLogs`; set before topics are put.
         damaged_groups: raft groups of the partitions that are not ready.
+        departing: replicas whose partitions have moved to other nodes, by raft group; see
+            `replica_departures`.
+        on_departed: ends the copies for a partition whose replica departs, and removes what they
+            have staged.
         on_installed: called with a partition whose log was replaced by a copy.
         left_copies: raft groups of the partitions with copies under way that a start has found.
     """
@@ -151,6 +167,8 @@ class Partitions:
         self.damaged_groups: set[int] = set()
         self.on_installed: Callable[[PartitionReplica], None] = lambda _: None
         self.left_copies: set[int] = set()
+        self.departing: dict[int, PartitionReplica] = {}
+        self.on_departed: Callable[[PartitionReplica], Awaitable[None]] = _no_copies
         # Until `restore` a group may be in the journal: a new one would have forgotten its vote.
         self._restored = False
         self.opening = PartitionOpening(self._open_new, self._is_preferred, self._elect)
@@ -201,6 +219,7 @@ class Partitions:
         self._by_group.put(topic)
         if self._restored:
             self._open_later(of_topic)
+            self._look_for_departures(of_topic)
 
     def _open_later(self, of_topic: "_TopicPartitions") -> None:
         begin, of_topic.opened = of_topic.opened, len(of_topic.replicas)
@@ -230,14 +249,43 @@ class Partitions:
         return replicas or (FIRST_NODE,)
 
     def is_member(self, replica: PartitionReplica) -> bool:
-        """True if this node is a member of a partition's raft group, or may be: a node that is
-        removed leaves its groups some time after metadata says so.
+        """True if this node is a member of a partition's raft group, or may be: one that a move
+        brings here, or takes away, is not among the replicas.
         """
-        return replica.group is not None or self.has_replica(replica)
+        if replica.is_departing:
+            return False
+        return replica.group is not None or self.has_replica(replica) or self._is_coming(replica)
 
     def has_replica(self, replica: PartitionReplica) -> bool:
-        """True if this node is one of a partition's replicas."""
-        return replica.may_have_replica(self._driver.node_id)
+        """True if this node is one of a partition's replicas, or leads it already at the end of a
+        move.
+        """
+        if replica.is_departing:
+            return False
+        group = replica.group
+        return self._driver.node_id in replica.replicas or (group is not None and group.leads)
+
+    def _is_coming(self, replica: PartitionReplica) -> bool:
+        """True if a move is to give this node a replica."""
+        topic, number = replica.partition
+        of_topic = self._by_topic.get(topic)
+        return of_topic is not None and of_topic.topic.is_placed_on(number, self._driver.node_id)
+
+    def has_moved_away(self, replica: PartitionReplica) -> bool:
+        """True if moves of a partition have ended, none is under way, and this node has no replica
+        any more: its raft group has decided so.
+        """
+        topic, number = replica.partition
+        of_topic = self._by_topic.get(topic)
+        if of_topic is None or replica.deleted or replica.move is not None:
+            return False
+        return of_topic.topic.placement(number) > 0 and self._driver.node_id not in replica.replicas
+
+    def _look_for_departures(self, of_topic: "_TopicPartitions") -> None:
+        for number in of_topic.topic.placements:
+            replica = of_topic.replicas[number]
+            if replica is not None and replica.group is not None and self.has_moved_away(replica):
+                self.departing[replica.raft_group] = replica
 
     def only_replicas(self, parts: Iterable[PublicationPart], topics: Mapping[str, Topic]) -> set[int]:
         """The nodes with the only replicas of the partitions of a publication whose topics are
@@ -297,13 +345,18 @@ class Partitions:
                     yield replica or self._make(of_topic, number)
 
     def _is_here(self, topic: Topic, number: int, recovered: RecoveredNode) -> bool:
-        """True if a start opens a partition, see `is_member`."""
+        """True if a start opens a partition, see `is_member`. A replica that has to depart, and has
+        not done so, is opened too.
+        """
         node_id = self._driver.node_id
         if node_id in self._replicas_of(topic, number) or topic.is_placed_on(number, node_id):
             return True
-        found = recovered.journal.groups.get(topic.raft_groups[number])
-        state = None if found is None else found_state(found).hard_state
-        return state is not None and node_id in conf_state_of(state).members
+        group = recovered.journal.groups.get(topic.raft_groups[number])
+        found = None if group is None else found_state(group)
+        if found is None or found.hard_state is None or is_blank(found):
+            return False
+        moves = number in topic.moves or topic.placement(number) > 0
+        return moves or node_id in conf_state_of(found.hard_state).members
 
     def _make(self, of_topic: "_TopicPartitions", number: int) -> PartitionReplica:
         topic = of_topic.topic
@@ -320,10 +373,17 @@ class Partitions:
         return replica
 
     def group_of(self, replica: PartitionReplica) -> RaftGroup:
-        """The raft group of a partition, opened at its first use."""
+        """The raft group of a partition, opened at its first use.
+
+        Raises:
+            Unavailable: this node is no member.
+        """
         group = replica.group
         if group is None:
+            if not self.is_member(replica):
+                raise Unavailable(f"node {self._driver.node_id} has no replica of {replica.partition}")
             group = replica.group = self._driver.group(replica.raft_group, self._configuration(replica))
+            replica.needs_copy = group.is_blank
             self._bind(group, replica)
         return group
 
@@ -332,9 +392,13 @@ class Partitions:
         self._driver.bind(group, replica, self.apply, holds=holds)
 
     def _configuration(self, replica: PartitionReplica) -> ConfState:
-        """Configuration of a partition that the journal knows nothing of."""
-        topic = self._by_topic[replica.partition.topic].topic
-        if self._driver.node_id not in replica.replicas or topic.placement(replica.partition.partition):
+        """Configuration of a partition that the journal knows nothing of: that of its founders, if
+        this node is one of them for sure. Any other replica is told of the members by a snapshot:
+        it would take itself for a voter.
+        """
+        topic, number = replica.partition
+        has_moved = self._by_topic[topic].topic.placement(number) > 0
+        if has_moved or self._driver.node_id not in replica.replicas:
             return ConfState()
         return ConfState(tuple(sorted(replica.replicas)))
 
@@ -347,6 +411,9 @@ class Partitions:
         self._by_group.remove(of_topic.topic)
         self.damaged_groups.difference_update(topic.raft_groups[each] for each in of_topic.damaged)
         self.opening.drop(topic.name)
+        for raft_group in topic.raft_groups:
+            self.departing.pop(raft_group, None)
+        self._driver.departed.forget(topic.raft_groups)
         of_topic.logs.deleted = True
         replicas = [replica for replica in of_topic.replicas if replica is not None]
         dropped = DroppedTopic(deque(replicas), self._topics, self._writer, self._removal)
@@ -363,7 +430,7 @@ class Partitions:
 
     def _forget(self, replicas: deque[PartitionReplica], then: Callable[[], None]) -> None:
         for replica in take_some(replicas):
-            if replica.group is not None:
+            if replica.group is not None and replica.group.removed is None:
                 error = UnknownPartition(f"topic {replica.partition.topic} was deleted")
                 self._driver.remove(replica.group, error)
             replica.wake()
@@ -544,6 +611,44 @@ class Partitions:
             self._on_readiness(topic)
         replica.condition, replica.stuck_bytes = PartitionCondition.READY, 0
 
+    # --- departures -------------------------------------------------------------------------------
+
+    def leave(self, replica: PartitionReplica, then: Callable[[], None]) -> None:
+        """Leave the raft group of a muted replica; `then` is called once that is durable."""
+        group = replica.group
+        assert group is not None
+        topic, partition = replica.partition
+        gone = Unavailable(f"partition {partition} of topic {topic} has moved to other nodes")
+        self._driver.depart(group, gone, then)
+        replica.wake()
+
+    def clear(self, replica: PartitionReplica, then: Callable[[], None]) -> None:
+        """Remove the files of a replica that has left its raft group, all of which are synced;
+        `then` is called when their names are free for a replica that comes back.
+        """
+        before, name = replica.log, "{}-{}".format(*replica.partition)
+        self._writer.forget(before)
+        replica.group, replica.needs_copy = None, True
+        replica.log = PartitionLog(self._disk, self._topics / name, before.identity, before.topic)
+        # What it has published needs no stages any more.
+        replica.rows, replica.durable_publication = DedupTable(), replica.publication
+        self._become_ready(replica)
+
+        def retire() -> Path | None:
+            if before.topic.deleted:
+                return None  # together with all of the topic
+            gone = replaced_directory(self._topics, replica.raft_group)
+            if gone.name in self._disk.names(self._topics):  # of an earlier departure
+                for _ in unlink_directories(self._disk, [gone]):
+                    pass
+            return before.retire(gone)
+
+        def retired(gone: Path | None) -> None:
+            self._removal.remove_directories([] if gone is None else [gone])
+            then()
+
+        self._writer.run(retire, retired)
+
     # --- start ------------------------------------------------------------------------------------
 
     async def restore(
@@ -564,7 +669,13 @@ class Partitions:
             for number in range(len(topic.raft_groups))
             if self._is_here(topic, number, recovered)
         }
-        known = KnownPartitions(live, self._cluster_id, next_raft_group)
+        departed = {
+            raft_group
+            for topic in topics
+            for number, raft_group in enumerate(topic.raft_groups)
+            if self._has_no_files(topic, number, recovered)
+        }
+        known = KnownPartitions(live, self._cluster_id, next_raft_group, departed)
         # Entries that are missing from the journal are found before any file is touched.
         restoring = [PartitionRecovery(replica, recovered) for replica in self._make_all(recovered)]
         for each in restoring:
@@ -596,10 +707,26 @@ class Partitions:
         self._restored = True
         for of_topic in self._by_topic.values():
             self._open_later(of_topic)
+            self._look_for_departures(of_topic)
         self._removal.remove_directories(retired)
         self._removal.remove_files(left)
         self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))
         return [group for group in restored if group is not None]
+
+    def _has_no_files(self, topic: Topic, number: int, recovered: RecoveredNode) -> bool:
+        """True if a partition has no replica here, or one that has come back with nothing but its
+        vote; the vote of the former is kept until it does.
+        """
+        group = recovered.journal.groups.get(topic.raft_groups[number])
+        found = None if group is None else found_state(group)
+        is_known = found is not None and is_blank(found)
+        is_here = self._is_here(topic, number, recovered)
+        if is_known and not is_here and group is not None:
+            assert found is not None
+            assert found.hard_state is not None
+            state = hard_state_of(found.hard_state)
+            self._driver.departed.found(group.raft_group, state, group.hard_state_file)
+        return is_known or not is_here
 
     def _repair_indexes(self, logs: Iterator[PartitionLog]) -> None:
         """Find and replace indexes torn by a loss of power, in one log after the other, in the
@@ -629,15 +756,17 @@ class Partitions:
             replica.publication = replica.durable_publication = position.publication
             replica.rows = DedupTable(position.rows)
         configuration = self._configuration(replica)
+        found = recovered.group(replica.raft_group)
         replica.group = group = recovered_group(
             self._driver.node_id,
             replica.raft_group,
-            recovered.group(replica.raft_group),
+            found,
             applied,
             restoring.tail,
             HardState(voters=configuration.voters, learners=configuration.learners),
         )
         self._driver.add(group)
+        replica.needs_copy = group.is_blank
         if restoring.damage is not None:
             if not restoring.counts:
                 replica.stuck_bytes = group.storage.memory_bytes(applied.index)
@@ -653,6 +782,10 @@ class Partitions:
             self.install(replica, position)
             return None
         return group if group.has_tail else None
+
+
+async def _no_copies(_: PartitionReplica) -> None:
+    """A node without peers has no copies."""
 
 
 def _nothing(_: object) -> None:

@@ -75,6 +75,7 @@ class CopiedPartitions(Protocol):
     """Partitions of a node, as `Partitions`."""
 
     on_installed: Callable[[PartitionReplica], None]
+    on_departed: Callable[[PartitionReplica], Awaitable[None]]
     left_copies: set[int]
     damaged_groups: set[int]
 
@@ -133,6 +134,7 @@ class CopyFetching:
         self._told: dict[int, str] = {}
         self._stopped = False
         partitions.on_installed = self._installed
+        partitions.on_departed = self._departed
         # Copies that a start has found, and how often their replicas were looked at since.
         self._left = dict.fromkeys(partitions.left_copies, 0)
 
@@ -192,6 +194,16 @@ class CopyFetching:
         if group is not None and group not in self._running and not self._stopped:
             staged = self._staged(replica)
             self._tasks.spawn(self._remove(staged), f"removal of a copy of {replica.partition}")
+
+    async def _departed(self, replica: PartitionReplica) -> None:
+        """A replica has left its raft group: end its copy, and remove what is staged."""
+        self._later = {each: offer for each, offer in self._later.items() if each.removed is None}
+        running = [task for group, task in self._running.items() if group.raft_group == replica.raft_group]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        await self._remove(self._staged(replica))
 
     def sweep(self, now: float) -> None:
         """Repair damaged replicas, and remove copies of earlier processes that nobody needs; called

@@ -58,7 +58,7 @@ from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.publication_parts import PartKey, part_commands
 from pixy.cluster.state.publications import SINKS_GROUP, SINKS_MAX, Finished, Publication, SinksState
 from pixy.cluster.state.stage_table import GoneStages, ReplicatedStage
-from pixy.cluster.state.topic import Move, Topic
+from pixy.cluster.state.topic import Move, Topic, with_target
 from pixy.cluster.state.topic_commands import (
     alter_command,
     create_command,
@@ -147,4 +147,5 @@ __all__ = [
     "why_older",
     "why_too_large",
     "why_too_many_bytes",
+    "with_target",
 ]

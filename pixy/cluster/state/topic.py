@@ -66,6 +66,13 @@ class Topic:
             placed[number] = move.target
         return tuple(placed)
 
+    def nodes(self, number: int) -> tuple[int, ...]:
+        """Nodes that may have a replica of a partition: those that serve it, then those that a move
+        brings it to, one of which may lead already.
+        """
+        move = self.moves.get(number)
+        return self.replicas[number] if move is None else with_target(self.replicas[number], move)
+
     def placement(self, number: int) -> int:
         """Number of moves of a partition to other nodes that have ended. 0: its replicas have been
         there since it was made.
@@ -120,6 +127,11 @@ class Topic:
             record.plan, record.reason = move.plan, move.reason
             record.target.extend(move.target)
         return record
+
+
+def with_target(replicas: tuple[int, ...], move: Move) -> tuple[int, ...]:
+    """Replicas, and the further ones of a move's target."""
+    return tuple(dict.fromkeys([*replicas, *move.target]))
 
 
 def _without(nodes: tuple[int, ...], node_id: int) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ def counting(counts: Counter[str]) -> Iterator[None]:
             (Driver, "propose_for", _propose_for),
             (Driver, "loaded", _loaded),
             (Driver, "_has_room", _has_room),
-            (Driver, "_takes_append", _takes_append),
+            (Driver, "_takes", _takes),
             (Driver, "_apply_conf_change", _apply_conf_change),
             (Proposals, "_retry", _retry),
             (Proposals, "_repeated", _repeated),
@@ -138,7 +138,7 @@ def _has_room(method: Method, counts: Counter[str]) -> Method:
     return has_room
 
 
-def _takes_append(method: Method, counts: Counter[str]) -> Method:
+def _takes(method: Method, counts: Counter[str]) -> Method:
     def takes_append(self: Driver, group: RaftGroup, message: Message) -> Any:
         takes = method(self, group, message)
         counts[Rare.KEPT_BACK] += not takes
