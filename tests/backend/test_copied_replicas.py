@@ -359,6 +359,8 @@ def test_a_full_disk_ends_a_copy_and_it_is_made_later(tmp_path: Path, what: tupl
         nodes, away = await one_behind(cluster)
         await away.begin()
         failed = failing(away.disk, *what, errno.ENOSPC)
+        await until(lambda: bool(failed) and replica_on(away).needs_copy)
+        failed.clear()  # those of another partition
         await until(lambda: bool(failed) and not left_of_copies(away))
         assert replica_on(away).needs_copy
         away.disk.heal()
