@@ -806,6 +806,7 @@ def test_the_status_has_a_full_disk_at_every_node(tmp_path: Path, what: str, end
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
         await cluster[1].append(b"value")
+        await asyncio.sleep(5.0)  # members and leaders of all groups are settled, and written
         full(cluster[3].disk, what, ending)
         await cluster[1].append(bytes(1 << 20))
         await until(lambda: cluster[3].node.blocked is not None)

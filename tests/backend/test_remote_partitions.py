@@ -145,6 +145,7 @@ def test_offsets_come_from_a_replica(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
         await asyncio.sleep(1)
         now = stranger.clock.wall_ms()
+        await asyncio.sleep(0.01)  # clocks of nodes differ by a millisecond
         await cluster[2].append(b"second")
         assert (await stranger.backend.offset_ranges("topic"))[0].end == 2
         assert await stranger.backend.offset_for_timestamp(TOPIC, now) == 1

@@ -12,12 +12,13 @@ from pixy.cluster.log.replica import StateReplica
 from pixy.cluster.replicas.state_groups import StateGroups
 from pixy.config import JournalConfig
 from pixy.entry_ids import LogPosition
-from pixy.errors import UnknownPartition
+from pixy.errors import Unavailable, UnknownPartition
 from pixy.multiraft.hard_states import write_hard_state
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfState, Entry, Message, MessageType
+from pixy.raft import HardState as Voted
 from pixy.storage import EntryType, JournalFile
 from tests.cluster.damage import damaged, work
 from tests.cluster.drivers import GROUP, PayloadLog
@@ -179,6 +180,10 @@ async def test_what_only_a_removed_file_had_is_written_again(tmp_path: Path) -> 
     filling.log.driver.snapshots.finish_install(idle)
     filling.log.driver.add(idle)
     assert filling.log.peer_starts.admit(StartClaim(2, PeerStart(7, 99))) is None
+    gone = filling.log.driver.group(GROUP + 2, ConfState((1, 2, 3)))
+    gone.storage.hard_state = Voted(7, 2, 0)
+    filling.log.driver.mute(gone)
+    filling.log.driver.depart(gone, Unavailable("gone"), lambda: None)
     await filling.fill(40)
     before = len(filling.files)
     await filling.remove()
@@ -192,6 +197,7 @@ async def test_what_only_a_removed_file_had_is_written_again(tmp_path: Path) -> 
     assert found.reset.position == LogPosition(3, 12)
     assert HardState.FromString(found.hard_state or b"").voters == [1, 2, 3]
     assert HardState.FromString(recovered.group(GROUP).hard_state or b"").term == 1
+    assert HardState.FromString(recovered.group(GROUP + 2).hard_state or b"") == HardState(term=7, vote=2)
     assert recovered.journal.incarnation == 1
     assert log.peer_starts.starts.newest(2) == PeerStart(7, 99)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster import Node
 from pixy.cluster.log import PartitionReplica
-from pixy.cluster.peering.replica_departures import ReplicaDepartures
 from pixy.cluster.replicas import Partitions
 from pixy.errors import Unavailable
 from pixy.multiraft.driver import Driver
@@ -129,26 +129,29 @@ def test_what_the_former_node_appends_is_written_once_wherever_the_partition_is(
 
 
 class Gate:
-    """Holds the reads of metadata of departures."""
+    """Holds the reads of metadata of departures, until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opens = asyncio.Event()
         self.waiting = 0
-        is_sure = ReplicaDepartures._is_sure
+        confirm = Node.confirm_metadata
 
-        async def held(departures: ReplicaDepartures) -> bool:
-            self.waiting += 1
-            await self.opens.wait()
-            return await is_sure(departures)
+        async def held(node: Node, timeout: float) -> None:
+            replica = node.partition(TopicPartition(TOPIC, 0))
+            if replica is not None and replica.is_departing:
+                self.waiting += 1
+                await self.opens.wait()
+            await confirm(node, timeout)
 
-        monkeypatch.setattr(ReplicaDepartures, "_is_sure", held)
+        monkeypatch.setattr(Node, "confirm_metadata", held)
 
 
 def test_a_replica_that_is_called_back_has_confirmed_nothing_meanwhile_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gate = Gate(monkeypatch)
+
     async def scenario(cluster: NodeCluster) -> None:
-        gate = Gate(monkeypatch)
         first, second, _ = await on_one_node(cluster)
         node, g = cluster.by_id(first), raft_group(cluster)
         await move(cluster, second)
@@ -173,8 +176,9 @@ def test_a_replica_that_is_called_back_has_confirmed_nothing_meanwhile_and_goes_
 def test_a_departure_that_a_kill_ends_before_it_is_sure_goes_on_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves_back: bool
 ) -> None:
+    gate = Gate(monkeypatch)
+
     async def scenario(cluster: NodeCluster) -> None:
-        gate = Gate(monkeypatch)
         first, second, _ = await on_one_node(cluster)
         node = cluster.by_id(first)
         await move(cluster, second)
