@@ -65,7 +65,7 @@ from pixy.cluster.replicas import (
     group_name,
 )
 from pixy.cluster.snapshots import SnapshotCounts
-from pixy.cluster.state import ClusterLimits, Process
+from pixy.cluster.state import MOVES_LEVEL, ClusterLimits, Process
 from pixy.cluster.state_listener import StateListener
 from pixy.cluster.status import (
     ClusterStatus,
@@ -333,7 +333,12 @@ class Node:
                 self.node_id, self.incarnation, self.calls, report_to_loop, self._log.driver.sequences
             )
             self._departures = ReplicaDepartures(
-                self._log, self.partitions, self.remote, self.confirm_metadata, self._fault
+                self._log,
+                self.partitions,
+                self.remote,
+                self.confirm_metadata,
+                lambda: self.metadata.feature_level >= MOVES_LEVEL and not self.has_left,
+                self._fault,
             )
         self._group_coordinator = GroupCoordinator(
             self.state_groups,

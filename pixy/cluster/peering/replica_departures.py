@@ -47,6 +47,8 @@ class ReplicaDepartures:
         remote: proposals to other nodes.
         confirm_metadata: returns once metadata has here what was committed before; takes a timeout
             in seconds.
+        moves: True if replicas go by moves alone. Otherwise a node that is removed loses its
+            replicas in metadata while it is a voter yet.
         on_fault: called with an unexpected exception.
     """
 
@@ -56,12 +58,14 @@ class ReplicaDepartures:
         partitions: Partitions,
         remote: ProposalForwarder,
         confirm_metadata: Callable[[float], Awaitable[None]],
+        moves: Callable[[], bool],
         on_fault: OnFault,
     ) -> None:
         self._log = node_log
         self._partitions = partitions
         self._remote = remote
         self._confirm_metadata = confirm_metadata
+        self._moves = moves
         self._tasks = Tasks(on_fault)
         self._stopped = False
 
@@ -74,7 +78,7 @@ class ReplicaDepartures:
         """Begin the departures that are due; called at each tick."""
         while self._partitions.departing and not self._stopped:
             _, replica = self._partitions.departing.popitem()
-            if not replica.is_departing and self._partitions.has_moved_away(replica):
+            if not replica.is_departing and self._has_moved_away(replica):
                 self._tasks.spawn(self._depart(replica), f"departure of {replica.partition}")
 
     async def _depart(self, replica: PartitionReplica) -> None:
@@ -89,12 +93,18 @@ class ReplicaDepartures:
                 pass
             while self._log.is_installing(group) and group.removed is None:
                 await replica.wait(None)
-            if group.removed is None and self._partitions.has_moved_away(replica):
+            if group.removed is None and self._has_moved_away(replica):
                 await self._give_up(replica)
             elif group.removed is None:
                 driver.unmute(group)
         finally:
             replica.is_departing = False
+
+    def _has_moved_away(self, replica: PartitionReplica) -> bool:
+        """True if a move has ended, and its raft group has decided that this node goes."""
+        if not self._partitions.is_unplaced(replica):
+            return False
+        return self._partitions.has_moved(replica) or self._moves()
 
     async def _is_sure(self) -> bool:
         """True if metadata is current; False after a pause."""

@@ -131,7 +131,7 @@ class Partitions:
         opening: opens the raft groups of new partitions.
         file_time_ms: see `TopicLogs`; set before topics are put.
         damaged_groups: raft groups of the partitions that are not ready.
-        departing: replicas whose partitions have moved to other nodes, by raft group; see
+        departing: replicas of partitions that this node has lost, by raft group; see
             `replica_departures`.
         on_departed: ends the copies for a partition whose replica departs, and removes what they
             have staged.
@@ -271,20 +271,21 @@ class Partitions:
         of_topic = self._by_topic.get(topic)
         return of_topic is not None and of_topic.topic.is_placed_on(number, self._driver.node_id)
 
-    def has_moved_away(self, replica: PartitionReplica) -> bool:
-        """True if moves of a partition have ended, none is under way, and this node has no replica
-        any more: its raft group has decided so.
-        """
+    def is_unplaced(self, replica: PartitionReplica) -> bool:
+        """True if this node has no replica of a partition, and no move of it is under way."""
+        if replica.deleted or replica.move is not None:
+            return False
+        return self._driver.node_id not in replica.replicas
+
+    def has_moved(self, replica: PartitionReplica) -> bool:
+        """True if a partition has moved to other nodes than those that it was made on."""
         topic, number = replica.partition
         of_topic = self._by_topic.get(topic)
-        if of_topic is None or replica.deleted or replica.move is not None:
-            return False
-        return of_topic.topic.placement(number) > 0 and self._driver.node_id not in replica.replicas
+        return of_topic is not None and of_topic.topic.placement(number) > 0
 
     def _look_for_departures(self, of_topic: "_TopicPartitions") -> None:
-        for number in of_topic.topic.placements:
-            replica = of_topic.replicas[number]
-            if replica is not None and replica.group is not None and self.has_moved_away(replica):
+        for replica in of_topic.replicas:
+            if replica is not None and replica.group is not None and self.is_unplaced(replica):
                 self.departing[replica.raft_group] = replica
 
     def only_replicas(self, parts: Iterable[PublicationPart], topics: Mapping[str, Topic]) -> set[int]:
@@ -396,9 +397,7 @@ class Partitions:
         this node is one of them for sure. Any other replica is told of the members by a snapshot:
         it would take itself for a voter.
         """
-        topic, number = replica.partition
-        has_moved = self._by_topic[topic].topic.placement(number) > 0
-        if has_moved or self._driver.node_id not in replica.replicas:
+        if self.has_moved(replica) or self._driver.node_id not in replica.replicas:
             return ConfState()
         return ConfState(tuple(sorted(replica.replicas)))
 

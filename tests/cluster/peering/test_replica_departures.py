@@ -128,6 +128,24 @@ def test_what_the_former_node_appends_is_written_once_wherever_the_partition_is(
     run_cluster(scenario, tmp_path)
 
 
+def test_a_newcomer_whose_move_is_taken_back_departs(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        first, second, _ = await on_one_node(cluster)
+        newcomer = cluster.by_id(second)
+        await begin_move(cluster[3], [first, second])
+        await until(lambda: replica_of(newcomer).log.end_offset == 5)
+        await begin_move(cluster[3], [first])
+        await until_moved([cluster[3]], [first])
+        await has_departed(cluster, second)
+        assert directories(cluster, newcomer) == []
+        await check(cluster)
+        await move(cluster, second)
+        await cluster[3].append(b"moved")
+        await check(cluster, b"moved")
+
+    run_cluster(scenario, tmp_path)
+
+
 class Gate:
     """Holds the reads of metadata of departures, until it is opened."""
 
