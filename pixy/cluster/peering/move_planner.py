@@ -25,6 +25,7 @@ Invariants, whatever the view:
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from pixy.cluster.state import Move, Topic, partition_move, replication_of
@@ -32,6 +33,9 @@ from pixy.proto.state_pb2 import MoveReason, PartitionMove
 
 INCOMING_MAX = 64
 """Partitions that move to one node at a time."""
+
+PLANNED_MAX = 1000
+"""New moves of one plan, for each reason."""
 
 _RAISE = MoveReason.MOVE_REASON_RAISE
 _REPLACE = MoveReason.MOVE_REASON_REPLACE
@@ -80,7 +84,7 @@ def plan_moves(topics: Iterable[Topic], view: ClusterView) -> list[PlannedMove]:
     planner = _Planner([*topics], view)
     planned = [*planner.under_way()]
     for reason in (_REPLACE, _RAISE, _DRAIN, _LOWER):
-        planned += planner.new(reason)
+        planned += islice(planner.new(reason), PLANNED_MAX)
     return sorted(planned, key=lambda move: _ORDER.index(move.reason))
 
 
@@ -110,6 +114,8 @@ class _Planner:
                 self._leaders[replicas[0]] += count
             for number, move in topic.moves.items():
                 self._incoming.update({*move.target} - {*topic.replicas[number]})
+        # Usable nodes to which partitions may yet move.
+        self._able = {node_id for node_id in view.usable if self._incoming[node_id] < INCOMING_MAX}
 
     # --- moves under way --------------------------------------------------------------------------
 
@@ -184,12 +190,18 @@ class _Planner:
             if not concerned:
                 continue
             for number, replicas in enumerate(topic.replicas):
-                if replicas not in concerned or number in topic.moves:
+                if replicas not in concerned or number in topic.moves or not self._may_plan(reason, replicas):
                     continue
                 found = self._target(replicas, wanted)
-                if found is not None and found[1] != replicas:
+                if found is not None and {*found[1]} != {*replicas}:
                     self._place(replicas, replicas, found[1])
                     yield PlannedMove(topic, number, reason, found[1])
+
+    def _may_plan(self, reason: MoveReason.ValueType, replicas: tuple[int, ...]) -> bool:
+        """False if no node can take a replica of a partition, and none is to go without that."""
+        if reason == _LOWER or not self._able.issubset(replicas):
+            return True
+        return not self._view.removed.isdisjoint(replicas)
 
     def _reason(self, replicas: tuple[int, ...], wanted: int) -> MoveReason.ValueType | None:
         """The most urgent reason to move a partition, None if there is none."""
@@ -260,7 +272,7 @@ class _Planner:
         able = [
             node_id
             for node_id in self._view.usable
-            if node_id not in target and (node_id in replicas or self._incoming[node_id] < INCOMING_MAX)
+            if node_id not in target and (node_id in replicas or node_id in self._able)
         ]
         return min(able, key=lambda node_id: (self._replicas[node_id], node_id), default=None)
 
@@ -282,3 +294,8 @@ class _Planner:
         self._leaders[target[0]] += 1
         self._incoming.subtract({*before} - {*replicas})
         self._incoming.update({*target} - {*replicas})
+        for node_id in {*before, *target}:
+            if self._incoming[node_id] >= INCOMING_MAX:
+                self._able.discard(node_id)
+            elif node_id in self._view.usable:
+                self._able.add(node_id)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pixy.cluster.peering.move_planner import (
     INCOMING_MAX,
+    PLANNED_MAX,
     ClusterView,
     PlannedMove,
     plan_moves,
@@ -111,6 +112,18 @@ def test_few_partitions_move_to_a_node_at_a_time() -> None:
     assert (incoming[2], incoming[3]) == (INCOMING_MAX, INCOMING_MAX)
     under_way = {number: Move(1, RAISE, (1, 2)) for number in range(INCOMING_MAX - 1)}
     assert len(planned(topic(*[(1,)] * 1000, replication=2, moves=under_way), view({1, 2}))) == 1
+
+
+def test_partitions_for_which_there_is_no_room_stay_as_they_are() -> None:
+    many = topic(*[(1, 2, 3), (3, 1, 2)] * 500)
+    found = planned(many, view({1, 2, 3, 4}, away={3}))
+    assert len(found) == INCOMING_MAX
+    assert {4 in target for _, _, target in found} == {True}
+
+
+def test_a_plan_for_many_partitions_has_its_limits() -> None:
+    many = topic(*[(1, 2, 3)] * 2 * PLANNED_MAX, replication=2)
+    assert len(planned(many, view({1, 2, 3}))) == PLANNED_MAX
 
 
 # --- moves under way ------------------------------------------------------------------------------
