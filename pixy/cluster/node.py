@@ -494,11 +494,14 @@ class Node:
             self.now_ms,
         )
         forwarded = ForwardedProposals(driver, commands, peers.refuse, self._fault)
+        answers = ProposeAnswers(driver, forwarded, self._find_group)
+        assert self.remote is not None
+        self.remote.answer = answers.answer
         duties = PeerDependencies(
             register=self._register_peer,
             find_group=self._find_group,
             methods={
-                PeerMethod.PROPOSE: ProposeAnswers(driver, forwarded, self._find_group).answer,
+                PeerMethod.PROPOSE: answers.answer,
                 PeerMethod.STATUS: reports.answer,
                 PeerMethod.PUT_PIECES: self._put_pieces,
                 PeerMethod.GET_PIECE: self._get_piece,

@@ -115,7 +115,7 @@ class Driver:
         departed: those that this node was a member of, and may be again.
         reads: linearizable reads of the groups.
         snapshots: snapshots of the groups.
-        watched: proposals of nodes that have no replica of the group.
+        watched: proposals of nodes that have no replica of the group, or have had none.
         refusals: log of what other nodes send in vain.
         rest: groups at rest.
         sequences: see `Proposer`.
@@ -685,8 +685,8 @@ class Driver:
                     group.proposals.applied(proposal[2], result)
                 else:
                     group.is_awaited = True
-                    if self.watched:
-                        self.watched.applied(group.raft_group, proposal, result)
+                if self.watched:
+                    self.watched.applied(group.raft_group, proposal, result)
         self.unapplied_bytes -= size
         group.unapplied_bytes -= size
         if group.timed and group.applied_index >= group.timed:
@@ -831,7 +831,7 @@ class Driver:
         if timed_out:
             # Requests and answers may be lost.
             self.reads.request_again(group)
-            if group.proposals is not None and not group.leads:
+            if group.proposals is not None:
                 group.proposals.propose_again()
         if timed_out or group.has_work:
             self.drive(group)

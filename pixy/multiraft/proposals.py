@@ -16,7 +16,8 @@ copy.
 
 Batches of a node are written in the order of the calls, also where a message is lost and a later
 one is not: what is forwarded names the proposal in flight before it, without which a leader does
-not take it.
+not take it. A leader appends nothing of its own while something is on its way to it as to another
+node.
 
 Sequences ascend in the order of the calls, and the newest in flight is less than `WINDOW` above the
 oldest. Invariant: what waits was proposed by nobody.
@@ -110,6 +111,10 @@ class Sequences:
                     break
                 newest = max(newest, each)
         return newest
+
+    def are_elsewhere(self, in_flight: dict[int, Proposal]) -> bool:
+        """True while something is in flight in another way than this one."""
+        return any(way and way is not in_flight for way in self.in_flight)
 
     @property
     def are_used_up(self) -> bool:
@@ -399,6 +404,8 @@ class Proposals(Generic[_Target]):
             return False
         if not self._group.leads:
             return self._leader_elsewhere()
+        if len(sequences.in_flight) > 1 and sequences.are_elsewhere(in_flight):
+            return False  # it is appended before what comes later
         return kind is not _RECORD_BATCH or self._has_room(self._group, size)
 
     def _append_first(self, sequence: int, proposal: Proposal) -> None:

@@ -138,6 +138,23 @@ def test_a_partition_whose_replica_waits_for_a_copy_is_served_by_the_others(tmp_
     run_cluster(scenario, tmp_path)
 
 
+def test_a_leader_writes_while_its_replica_is_yet_marked_as_waiting_for_a_copy(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        replica = leader.node.partition(TOPIC)
+        assert replica is not None
+        values = [b"%d" % number for number in range(12)]
+        for number, needs_copy in enumerate((False, True, False)):
+            replica.needs_copy = needs_copy
+            some = values[4 * number : 4 * number + 4]
+            assert await asyncio.gather(*map(leader.append, some)) == list(range(4 * number, 4 * number + 4))
+        assert await leader.values() == values
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_fetch_that_waits_at_a_replica_goes_on_when_it_comes_to_need_a_copy(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)

@@ -546,14 +546,31 @@ def test_batches_of_one_entry_that_was_applied_get_their_offsets() -> None:
 
 def test_two_ways_to_propose_share_a_window() -> None:
     bench = Bench()
+    bench.follow(2)
+    elsewhere = in_flight_elsewhere(bench)
+    for number in range(WINDOW):
+        bench.submit(b"%d" % number)
+    assert len(bench.forwarded) == WINDOW - 1, "the group keeps the results of the last WINDOW sequences"
+    elsewhere.clear()
+    bench.proposals.pump()
+    assert [proposal.sequence for _, proposal in bench.forwarded] == list(range(2, WINDOW + 2))
+
+
+def test_a_leader_appends_nothing_before_what_is_in_flight_in_the_other_way() -> None:
+    bench = Bench()
     bench.lead(3)
+    elsewhere = in_flight_elsewhere(bench)
+    bench.submit(b"later")
+    assert not bench.appended
+    elsewhere.clear()
+    bench.proposals.propose_again()
+    assert bench.appended == [(b"later", id_of(2))]
+
+
+def in_flight_elsewhere(bench: Bench) -> dict[int, Proposal]:
+    """One proposal in flight in another way than that of the bench, under sequence 1."""
     sequences = bench.proposer.sequences_of(bench.group.raft_group)
     elsewhere = dict.fromkeys([1], Proposal(COMMAND, b"elsewhere", lambda _: None, float("inf"), 0))
     sequences.in_flight.append(elsewhere)
     sequences.next = 2
-    for number in range(WINDOW):
-        bench.submit(b"%d" % number)
-    assert len(bench.appended) == WINDOW - 1, "the group keeps the results of the last WINDOW sequences"
-    elsewhere.clear()
-    bench.proposals.pump()
-    assert [proposal.sequence for _, proposal in bench.appended] == list(range(2, WINDOW + 2))
+    return elsewhere

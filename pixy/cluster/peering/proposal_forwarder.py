@@ -3,14 +3,15 @@
 They are those of `proposals`: the same window, the same sharing of entries, the same identity in
 every attempt. Only the result comes another way: the leader answers once it has applied the entry.
 So a batch whose leader falls is proposed again to the next one, until its deadline, and never
-doubles.
+doubles. A replica that waits for a copy may get what it lacks, and lead, while something is in
+flight: the others name this node as the leader then, and it asks itself.
 
 The sequences of a group ascend for as long as this process lives: a group is forgotten only with
 its partition, whose id nobody gets again.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from pixy.aio.retries import Backoff
@@ -63,7 +64,12 @@ class ProposalForwarder:
         calls: to the replicas.
         on_fault: called with an exception that is a bug.
         sequences: see `Proposer`.
+
+    Attributes:
+        answer: this node's own handler of such proposals; set before the first one.
     """
+
+    answer: Callable[[int, bytes], Awaitable[bytes]]
 
     def __init__(
         self,
@@ -73,6 +79,7 @@ class ProposalForwarder:
         on_fault: OnFault,
         sequences: dict[int, Sequences] | None = None,
     ) -> None:
+        self._node_id = node_id
         self._calls = calls
         self._proposer = Proposer(node_id, incarnation, _has_room, _append, self._forward, sequences)
         self._loop = asyncio.get_running_loop()
@@ -149,7 +156,7 @@ class ProposalForwarder:
             while True:
                 if not group.through.awaits(sequence):
                     return
-                node_id = self._calls.candidate(group.raft_group, group.target.replicas, tried)
+                node_id = self._candidate(group, tried)
                 if node_id is None:
                     break
                 tried.add(node_id)
@@ -162,12 +169,22 @@ class ProposalForwarder:
                     break  # it leads, and waits for the one before
             await asyncio.sleep(backoff.grow())
 
+    def _candidate(self, group: _RemoteGroup, tried: set[int]) -> int | None:
+        """The node to ask next, None if all were tried."""
+        own = self._node_id
+        if own not in tried and self._calls.leaders.get(group.raft_group) == own:
+            return own
+        return self._calls.candidate(group.raft_group, group.target.replicas, tried)
+
     async def _attempt(self, group: _RemoteGroup, node_id: int, request: bytes) -> int | PixyError | None:
         """Result of the proposal, None if this node does not know it."""
         leaders, raft_group = self._calls.leaders, group.raft_group
         bulk = len(request) > _MAIN_BYTES_MAX
         try:
-            answer = await self._calls.ask(node_id, PeerMethod.PROPOSE, request, _ATTEMPT_S, bulk=bulk)
+            if node_id == self._node_id:
+                answer = await self._ask_here(request)
+            else:
+                answer = await self._calls.ask(node_id, PeerMethod.PROPOSE, request, _ATTEMPT_S, bulk=bulk)
         except (Unavailable, DeadlineExceeded):
             if leaders.get(raft_group) == node_id:
                 del leaders[raft_group]
@@ -183,6 +200,13 @@ class ProposalForwarder:
         elif leaders.get(raft_group) == node_id:
             del leaders[raft_group]
         return None
+
+    async def _ask_here(self, request: bytes) -> bytes:
+        try:
+            async with asyncio.timeout(_ATTEMPT_S):
+                return await self.answer(self._node_id, request)
+        except TimeoutError:
+            raise DeadlineExceeded(f"not applied within {_ATTEMPT_S:.0f} s") from None
 
 
 def _has_room(*_: object) -> bool:

@@ -122,6 +122,24 @@ async def test_a_node_that_does_not_lead_names_the_leader(log: RemoteLog) -> Non
     assert log.peers.asked == [1, 3]
 
 
+async def test_this_node_answers_itself_when_the_others_name_it_as_the_leader(log: RemoteLog) -> None:
+    asked: list[int] = []
+
+    async def answer(caller: int, payload: bytes) -> bytes:
+        asked.append(caller)
+        if len(asked) == 1:
+            return ProposeResponse(not_leader=True).SerializeToString()
+        assert ProposeRequest.FromString(payload).sequence == 1
+        return ProposeResponse(offset=7).SerializeToString()
+
+    log.proposals.answer = answer
+    log.leader, log.known = 0, ProposeResponse(not_leader=True, leader=9)
+    log.propose(b"a")
+    await log.answered(1)
+    assert (log.results, asked) == ({b"a": 7}, [9, 9])
+    assert log.calls.leaders == {1000: 9}
+
+
 async def test_a_leader_that_names_itself_no_more_is_forgotten(log: RemoteLog) -> None:
     log.calls.leaders[1000] = 2
     log.propose(b"a")

@@ -26,7 +26,13 @@ class Asked:
         return self._group if raft_group == GROUP else None
 
     def propose(
-        self, sequence: int, *values: bytes, kind: int = BATCH, raft_group: int = GROUP, incarnation: int = 1
+        self,
+        sequence: int,
+        *values: bytes,
+        kind: int = BATCH,
+        raft_group: int = GROUP,
+        incarnation: int = 1,
+        caller: int = STRANGER,
     ) -> asyncio.Task[ProposeResponse]:
         request = ProposeRequest(
             raft_group=raft_group,
@@ -35,10 +41,10 @@ class Asked:
             incarnation=incarnation,
             sequence=sequence,
         )
-        return asyncio.create_task(self._ask(request))
+        return asyncio.create_task(self._ask(caller, request))
 
-    async def _ask(self, request: ProposeRequest) -> ProposeResponse:
-        answer = await self._answers.answer(STRANGER, request.SerializeToString())
+    async def _ask(self, caller: int, request: ProposeRequest) -> ProposeResponse:
+        answer = await self._answers.answer(caller, request.SerializeToString())
         return ProposeResponse.FromString(answer)
 
 
@@ -78,6 +84,15 @@ async def test_a_repetition_waits_for_its_original_and_gets_its_result(network: 
     assert (await attempts[1]).offset == 0
     assert (await asked.propose(1, b"a")).offset == 0
     assert leader.application.applied == [b"a"]
+
+
+async def test_the_leader_answers_itself_beside_its_other_proposals(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    leader.propose(b"a", BATCH)
+    await network.run()
+    answer = Asked(leader).propose(2, b"b", caller=1)
+    await network.run()
+    assert (await answer).offset == 1
 
 
 async def test_a_follower_names_the_leader(network: DriverNetwork) -> None:
