@@ -4,7 +4,9 @@ A journal file is retained until every raft group has its records elsewhere: a p
 segments with an applied position, a state group in the older of two checkpoints. A state group that
 holds back the oldest of several files is made to write a checkpoint. Groups that cannot go on, for
 lack of a quorum or because their files are damaged, have their entries relocated. The newest
-`journal.retain_bytes` stay for followers that lag, whatever the reason to remove a file.
+`journal.retain_bytes` stay for followers that lag, whatever the reason to remove a file. A node
+that was alone keeps them from its first follower on, but for a file whose removal has begun: that
+follower begins with a snapshot in any case.
 
 Order that recovery relies on, of which this module is the owner:
 

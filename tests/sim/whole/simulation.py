@@ -191,7 +191,8 @@ class Simulation(Run[Swarm]):
             await asyncio.sleep(_STEP_S)
             if self._unsettled():
                 if not step % _STEPS_OF_A_NUDGE and self._is_led_by_a_broken_one():
-                    self._cluster.clients.nudge(self._verdict.healthy())
+                    healthy = self._verdict.healthy()
+                    self._cluster.clients.nudge([each for each in healthy if each.serving])
                 continue
             if marks:
                 self._verdict.check_marks(marks)

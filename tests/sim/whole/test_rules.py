@@ -12,6 +12,13 @@ from tests.sim.whole.simulation import Simulation
 
 OTHER_SEEDS = range(1, 25)
 """Tried if the recorded one is outdated."""
+FOUND = {
+    (
+        "an answered ack waits for no news of the delivery of its record",
+        124,
+    ): "a wrong ack comes to the owner when it has just lent the record, and counts",
+}
+"""Seeds that have found something with the focus of a rule, and what it was."""
 
 
 @pytest.mark.slow
@@ -25,3 +32,9 @@ def test_a_disabled_rule_is_detected(rule: str) -> None:
             assert failure_of(Simulation, seed, focus=focus) is None
             return
     pytest.fail(f"no seed notices that this rule does not hold: {rule}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "seed"), FOUND)
+def test_a_seed_that_has_found_something_passes(rule: str, seed: int) -> None:
+    assert failure_of(Simulation, seed, focus=RULES[rule].focus) is None

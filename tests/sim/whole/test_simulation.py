@@ -51,6 +51,8 @@ MORE_FOUND = {
     8100036: "a founder stamps by its own clock alone, although others have joined that disagree",
     900274: "a commit waits for a slow one before it",
     910289: "a machine that is paused for good goes on",
+    9101224: "a machine that has just ended is called",
+    9101229: "the removal of a file of the journal ends just after the first follower has come",
     9100163: "a node that leads passes a batch on to others, as its replica has needed a copy, and hangs",
 }
 """The same, in `make test-all`."""

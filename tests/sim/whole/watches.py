@@ -5,7 +5,8 @@ raft group of a node is compared with what was seen of that group anywhere.
 - A committed entry is the same everywhere, and durable on a quorum of its configuration.
 - An applied entry was committed. At equal index the partition has equal offsets, the state machine
   equal content, and the results of proposals are equal.
-- The newest `journal.retain_bytes` of a node are there while a raft group has members elsewhere.
+- The newest `journal.retain_bytes` of a node are there while a raft group has members elsewhere; a
+  file whose removal began before that goes.
 - All nodes belong to one cluster, and no two of them have one id. A connection that stays has nodes
   of one cluster at both ends.
 
@@ -20,6 +21,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 from pixy.cluster import GroupsState
+from pixy.cluster.log.journal_retention import JournalRetention
 from pixy.cluster.log.node_log import NodeLog
 from pixy.cluster.log.recovery import RecoveredNode
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
@@ -115,13 +117,15 @@ class Watches:
         self._changed: dict[RaftGroup, None] = {}
         self._secrets: dict[int, bytes] = {}
         self._cluster_ids: dict[bytes, str] = {}
+        # Number of the oldest file of each journal, once followers do not need it.
+        self._released: dict[Journal, int] = {}
 
     @contextmanager
     def spying(self) -> Iterator[None]:
         """Hear of every group that may have changed."""
         watches, changed = self, self._changed
         drive, apply, open_log = Driver.drive, Driver._apply, NodeLog.__init__
-        forget = Journal.forget
+        is_retained, forget = JournalRetention._is_retained, Journal.forget
 
         def spy_on_drive(self: Driver, group: RaftGroup) -> None:
             changed[group] = None
@@ -132,6 +136,11 @@ class Watches:
             watches._applying(group, entries)
             apply(self, group, entries)
             watches._applied(group, entries)
+
+        def spy_on_is_retained(self: JournalRetention, oldest: JournalFile) -> bool:
+            retained = is_retained(self, oldest)
+            watches._judged_oldest(self._journal, oldest, retained=retained)
+            return retained
 
         def spy_on_forget(self: Journal, files: list[JournalFile]) -> None:
             watches._forgetting(self, files)
@@ -155,6 +164,7 @@ class Watches:
             stack.enter_context(self._group_audit.spying())
             stack.enter_context(patch.object(PeerChannel, "accepted", spy_on_accepted))
             stack.enter_context(patch.object(NodeLog, "__init__", spy_on_start))
+            stack.enter_context(patch.object(JournalRetention, "_is_retained", spy_on_is_retained))
             stack.enter_context(patch.object(Journal, "forget", spy_on_forget))
             stack.enter_context(patch.object(Driver, "drive", spy_on_drive))
             stack.enter_context(patch.object(Driver, "_apply", spy_on_apply))
@@ -165,15 +175,19 @@ class Watches:
         if peer.purpose is not LinkPurpose.PASSING and own.cluster_id != peer.hello.cluster_id:
             self._scene.fail(ClusterFailure(f"{own} has accepted {peer.hello}, which is of another cluster"))
 
-    def _forgetting(self, journal: Journal, files: Sequence[JournalFile]) -> None:
-        """A node is about to remove the oldest files of its journal."""
+    def _judged_oldest(self, journal: Journal, oldest: JournalFile, *, retained: bool) -> None:
+        """A node has judged if followers may need the oldest file of its journal."""
+        self._released.pop(journal, None)
+        if retained:
+            return
+        self._released[journal] = oldest.number
         for machine in self._machines.values():
             log = None if machine.node is None else getattr(machine.node, "_log", None)
             if log is None or log.journal is not journal:
                 continue
             options = log._options.journal
-            newer = (len(journal.files) - len(files)) * options.file_bytes
-            groups = [log.driver.groups.get(raft_group) for file in files for raft_group in file.spans]
+            newer = (len(journal.files) - 1) * options.file_bytes
+            groups = [log.driver.groups.get(raft_group) for raft_group in oldest.spans]
             if newer < options.retain_bytes and any(
                 group is not None and group.has_peers for group in groups
             ):
@@ -182,6 +196,11 @@ class Watches:
                         f"{machine} keeps {newer} bytes of its journal, not {options.retain_bytes}"
                     )
                 )
+
+    def _forgetting(self, journal: Journal, files: Sequence[JournalFile]) -> None:
+        """A node is about to remove the oldest files of its journal."""
+        if [file.number for file in files] != [self._released.pop(journal, 0)]:
+            self._scene.fail(ClusterFailure(f"files {files} of a journal are removed, and may be needed"))
 
     def start_over(self) -> None:
         """Forget everything: what the machines were is gone."""
