@@ -6,7 +6,7 @@ leaves room for clients (`pacing`), and writes them to a directory beside the pa
 (`staged_copy`), which it becomes when the journal says so (`directory_swap`).
 """
 
-from pixy.copies.copy_download import CopyDownload, CopySources
+from pixy.copies.copy_download import CopyDownload, CopySources, DescendingEpoch
 from pixy.copies.copy_session import CopiedSegment, CopyKey, CopySession, CopySessions, WantedBytes
 from pixy.copies.directory_swap import is_due, roll_forward, swap_directories
 from pixy.copies.pacing import TokenBucket
@@ -19,6 +19,7 @@ __all__ = [
     "CopySession",
     "CopySessions",
     "CopySources",
+    "DescendingEpoch",
     "OwnRecords",
     "StagedCopy",
     "TokenBucket",

@@ -8,12 +8,16 @@ source it is a position in bytes. Nothing of an answer is believed:
     CRC-32C of the chunk, or of the run of chunks           refused
     a batch with a wrong checksum                           refused
     a batch that does not begin where the last one ended    refused
-    a leader epoch that descends, or is above the term of   refused
-    the snapshot
+    a leader epoch above the term of the snapshot           refused
+    a leader epoch that descends                            refused, with all that has come
     a batch that goes on behind the end of the copy         refused
 
 A refused answer leaves the download as it was; the caller asks another source. Of a leader epoch
-the checksum of a batch does not know, so damage of it that keeps the order passes.
+the checksum of a batch does not know, so damage of it that keeps the order passes; if it does not,
+the epoch that was taken before may be the wrong one.
+
+The records before the begin of a log are removed one by one, but batches are not divided. So the
+first batch of a copy may begin before the offset that was asked for.
 """
 
 from typing import NamedTuple
@@ -23,6 +27,10 @@ from pixy.proto.copies_pb2 import FetchCopyRequest, FetchCopyResponse
 from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, check_batch, crc32c, read_header
 
 _BATCH_BYTES_MAX = 1 << 30
+
+
+class DescendingEpoch(CorruptData):
+    """A leader epoch is lower than one that has come before."""
 
 
 class _ChunkRun(NamedTuple):
@@ -41,29 +49,41 @@ class CopyDownload:
         offset: the first offset that is missing.
         end_offset: the end of the copy.
         epoch: highest leader epoch that a batch may have.
+        begins: no records come before; else they end at `offset`.
 
     Attributes:
         offset: the first offset that is missing now.
         end_offset: as given.
+        begin_offset: where the records begin, if nothing comes before.
     """
 
-    def __init__(self, offset: int, end_offset: int, epoch: int) -> None:
-        self.offset = offset
+    def __init__(self, offset: int, end_offset: int, epoch: int, *, begins: bool) -> None:
+        self.offset = self.begin_offset = offset
         self.end_offset = end_offset
+        # Nothing comes before `offset`.
+        self._begins = begins
         self._epoch_max = epoch
         self._epoch = 0
         self._run: _ChunkRun | None = None
-        # The begin of a batch whose end has not come.
-        self._partial = b""
+        # The begin of a batch whose end has not come, and the size that it has then, 0 if its
+        # header has not come either.
+        self._partial = bytearray()
+        self._needed = 0
 
     @property
     def is_complete(self) -> bool:
         """True once everything is there."""
         return self.offset == self.end_offset
 
-    def restart(self, offset: int) -> None:
-        """Go on at an offset, from any source: what has begun to come is dropped."""
-        self.offset, self._run, self._partial = offset, None, b""
+    def change_source(self) -> None:
+        """Go on from any source: the batch that has begun to come is dropped."""
+        self._run, self._partial, self._needed = None, bytearray(), 0
+
+    def restart(self, offset: int, *, begins: bool) -> None:
+        """Begin anew at an offset, see the arguments of the class."""
+        self.change_source()
+        self.offset = self.begin_offset = offset
+        self._begins, self._epoch = begins, 0
 
     def request(self, session: int, max_bytes: int) -> FetchCopyRequest:
         """The next request to a source."""
@@ -81,21 +101,27 @@ class CopyDownload:
             bytes_max: that were asked for.
 
         Raises:
-            CorruptData: see the table of the module.
+            DescendingEpoch, CorruptData: see the table of the module.
         """
         run = self._checked(answer, bytes_max)
-        chunk = memoryview(self._partial + answer.data)
-        batches, at, offset, epoch = self._batches(chunk)
+        ends = run.position == answer.total_bytes
+        if not ends and len(self._partial) + len(answer.data) < self._needed:
+            self._partial += answer.data
+            self._run = run
+            return []
+        chunk = memoryview(bytes(self._partial) + answer.data)
+        batches, at, offset, epoch, needed = self._batches(chunk)
         if offset == self.end_offset:
             at = len(chunk)
-        ends = run.position == answer.total_bytes
         if ends and at < len(chunk):
             raise CorruptData(f"the segment at offset {run.segment} ends within a batch")
         if ends and not batches:
             raise CorruptData(f"the segment at offset {run.segment} ends before offset {self.offset}")
+        if batches and self._begins:
+            self.begin_offset, self._begins = read_header(batches[0]).base_offset, False
         self.offset, self._epoch = offset, epoch
         self._run = None if ends else run
-        self._partial = bytes(chunk[at:])
+        self._partial, self._needed = bytearray(chunk[at:]), needed
         return batches
 
     def _checked(self, answer: FetchCopyResponse, bytes_max: int) -> _ChunkRun:
@@ -126,32 +152,43 @@ class CopyDownload:
             )
         return _ChunkRun(answer.segment, answer.position + size, begin, crc)
 
-    def _batches(self, chunk: memoryview) -> tuple[list[memoryview], int, int, int]:
-        """Whole batches; bytes up to there, offset and epoch behind them."""
+    def _batches(self, chunk: memoryview) -> tuple[list[memoryview], int, int, int, int]:
+        """Whole batches; bytes up to there, offset and epoch behind them, and the size of the next
+        one, 0 if its header is not there.
+        """
         batches: list[memoryview] = []
-        at, offset, epoch = 0, self.offset, self._epoch
+        at, offset, epoch, needed = 0, self.offset, self._epoch, 0
         while at + HEADER_BYTES <= len(chunk) and offset < self.end_offset:
             header = read_header(chunk, at)
             size = LENGTH_PREFIX_BYTES + header.length
             if not HEADER_BYTES <= size <= _BATCH_BYTES_MAX:
                 raise CorruptData(f"a batch for offset {offset} says that it has {size} bytes")
-            if header.base_offset != offset or header.next_offset > self.end_offset:
+            may_begin_before = self._begins and not batches
+            if (
+                not (0 if may_begin_before else offset) <= header.base_offset <= offset
+                or not offset < header.next_offset <= self.end_offset
+            ):
                 raise CorruptData(
                     f"a batch has offsets {header.base_offset} to {header.next_offset}, expected is one from {offset} "
                     f"on, up to {self.end_offset}"
                 )
-            if not epoch <= header.leader_epoch <= self._epoch_max:
+            if header.leader_epoch > self._epoch_max:
                 raise CorruptData(
-                    f"the batch at offset {offset} has leader epoch {header.leader_epoch}, expected {epoch} to "
-                    f"{self._epoch_max}"
+                    f"the batch at offset {offset} has leader epoch {header.leader_epoch}, expected {self._epoch_max} "
+                    "at most"
                 )
             if at + size > len(chunk):
+                needed = size
                 break
             batch = chunk[at : at + size]
             check_batch(batch)
+            if header.leader_epoch < epoch:
+                raise DescendingEpoch(
+                    f"the batch at offset {offset} has leader epoch {header.leader_epoch}, one before it had {epoch}"
+                )
             batches.append(batch)
             at, offset, epoch = at + size, header.next_offset, header.leader_epoch
-        return batches, at, offset, epoch
+        return batches, at, offset, epoch, needed
 
 
 class CopySources:

@@ -27,6 +27,8 @@ from pixy.errors import CopyTryLater, InvalidCopyRequest, NoCopySession, Segment
 from pixy.proto.copies_pb2 import FetchCopyRequest
 from pixy.records import crc32c
 
+_NO_RUN = (-1, 0, 0, 0)
+
 
 class CopyKey(NamedTuple):
     """Identity of a copy: the destination and its start, the partition, the entry of a snapshot."""
@@ -74,7 +76,7 @@ class CopySession:
         self.segments: Sequence[CopiedSegment] = ()
         self.used_at = now
         # Segment, begin, end and checksum of the bytes served one after the other.
-        self._run = (-1, 0, 0, 0)
+        self._run = _NO_RUN
 
     def find(self, request: FetchCopyRequest, bytes_max: int) -> WantedBytes:
         """The bytes that a request wants.
@@ -91,6 +93,8 @@ class CopySession:
         limit = min(request.max_bytes or bytes_max, bytes_max)
         for segment in self.segments:
             if by_offset and segment.base_offset <= place < segment.end_offset:
+                # The destination may have dropped what came before, and begins a run.
+                self._run = _NO_RUN
                 return WantedBytes(segment, 0, place, limit)
             if not by_offset and segment.base_offset == place:
                 if request.position >= segment.size:

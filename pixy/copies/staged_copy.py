@@ -126,9 +126,12 @@ class StagedCopy:
         self.begin_offset = self.end_offset = offset
 
     def remove(self) -> None:
-        """Remove the directory."""
+        """Remove the directory, the manifest before what it says is there."""
         self._log.close()
         self._unsynced_bytes = 0
+        if read_manifest(self._disk, self._directory) is not None:
+            self._disk.unlink(self._directory / COPY_MANIFEST)
+            self._disk.sync_directory(self._directory)
         for _ in unlink_directories(self._disk, [self._directory] if self._exists() else []):
             pass
 

@@ -36,8 +36,8 @@ from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 
-MAGIC_BYTE = 16
-"""Position of the format number in a record batch."""
+EPOCH_BYTE, MAGIC_BYTE = 15, 16
+"""Positions of the leader epoch and of the format number in a record batch."""
 MISSED = [b"%d" % number * 300 for number in range(3, 30)]
 
 
@@ -95,17 +95,22 @@ def test_a_replica_behind_the_journal_fetches_what_it_lacks(tmp_path: Path, rest
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
-def test_it_begins_where_the_others_begin_if_its_own_records_are_removed_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [1, 9])
+def test_it_begins_where_the_others_begin_if_its_own_records_are_removed_there(
+    tmp_path: Path, together: int
+) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         nodes, away = await quiet_and_busy(cluster)
-        for value in MISSED:
-            await nodes[0].append(value)
+        for at in range(0, len(MISSED), together):
+            await nodes[0].append(*MISSED[at : at + together])
         await nodes[0].backend.delete_records("topic", {0: 10})
         await fill(nodes, until_lost=group_on(nodes[0]).applied_index)
         await away.start()
         await copied(away, nodes)
         assert replica_on(away).log.begin_offset == 10
-        assert await values_of(away, nodes) == [*MISSED[7:], b"last"]
+        # A batch is not divided.
+        first = MISSED[7:] if together == 1 else MISSED
+        assert await values_of(away, nodes) == [*first, b"last"]
 
     run_cluster(scenario, tmp_path, **OPTIONS)
 
@@ -209,6 +214,22 @@ def test_a_damaged_replica_fetches_its_files_anew_and_votes_meanwhile(
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
+def test_a_damaged_replica_whose_records_begin_within_a_batch_is_repaired(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await quiet_and_busy(cluster)
+        await away.start()
+        await nodes[0].append(*MISSED)
+        await nodes[0].backend.delete_records("topic", {0: 10})
+        await until(lambda: replica_on(away).log.begin_offset == 10)
+        await away.kill()
+        cut(topics_of(away) / "topic-0")
+        await away.begin()
+        await until(lambda: away.node.partitions.get(QUIET) is not None and replica_on(away).is_well)
+        assert await values_of(away, nodes) == [*MISSED, b"last"]
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
 def test_damage_that_a_check_has_marked_is_repaired_by_the_next_start(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         nodes, away = await quiet_and_busy(cluster)
@@ -274,12 +295,20 @@ def lost(leader: ClusterNode, sources: Sources) -> None:
     leader.disk.unreadable |= {*(topics_of(leader) / "topic-0").glob("*.log")}
 
 
+def older(leader: ClusterNode, sources: Sources) -> None:
+    """The first batch of the leader says that it is of a later time than those behind it."""
+    (segment,) = (topics_of(leader) / "topic-0").glob("*.log")
+    content = bytearray(segment.read_bytes())
+    content[EPOCH_BYTE] += 1
+    segment.write_bytes(content)
+
+
 def silent(leader: ClusterNode, sources: Sources) -> None:
     """The leader begins a session, and then fails."""
     sources.failing.append(leader)
 
 
-@pytest.mark.parametrize("break_", [rotten, lost, silent])
+@pytest.mark.parametrize("break_", [rotten, lost, silent, older])
 def test_another_replica_gives_what_the_leader_cannot(
     tmp_path: Path, break_: Callable[[ClusterNode, Sources], None], sources: Sources
 ) -> None:
@@ -359,6 +388,7 @@ def test_a_full_disk_ends_a_copy_and_it_is_made_later(tmp_path: Path, what: tupl
         nodes, away = await one_behind(cluster)
         await away.begin()
         failed = failing(away.disk, *what, errno.ENOSPC)
+        await until(lambda: away.node.partitions.get(QUIET) is not None)
         await until(lambda: bool(failed) and replica_on(away).needs_copy)
         failed.clear()  # those of another partition
         await until(lambda: bool(failed) and not left_of_copies(away))

@@ -48,7 +48,7 @@ class Source:
         base, position = wanted.segment.base_offset, wanted.position
         if wanted.log_offset is not None:
             for each in self.segments[base]:
-                if read_header(each).base_offset == wanted.log_offset:
+                if read_header(each).next_offset > wanted.log_offset:
                     break
                 position += len(each)
         chunk = b"".join(self.segments[base])[position : position + wanted.max_bytes]

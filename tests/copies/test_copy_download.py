@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pixy.copies import CopyDownload, CopySources
+from pixy.copies import CopyDownload, CopySources, DescendingEpoch, copy_download
 from pixy.errors import CorruptData
 from pixy.proto.copies_pb2 import FetchCopyResponse
-from pixy.records import crc32c, read_header
+from pixy.records import BatchHeader, crc32c, patch_batch, read_header
 from tests.copies.sources import Source, log_of
+from tests.storage.batches import batch
 
 LOG = log_of(60, Random(7))
 END = read_header(LOG[-1]).next_offset
@@ -24,12 +25,12 @@ CUTS = st.lists(st.integers(1, len(LOG) - 1), max_size=8)
 def test_every_batch_comes_once_from_whatever_sources(cuts: list[list[int]], first: int, seed: int) -> None:
     rng = Random(seed)
     sources = [Source(LOG, each) for each in cuts]
-    download = CopyDownload(read_header(LOG[first]).base_offset, END, EPOCH)
+    download = CopyDownload(read_header(LOG[first]).base_offset, END, EPOCH, begins=False)
     source, found = sources[0], list[bytes]()
     while not download.is_complete:
         if rng.random() < 0.1:  # a break: from here on another source, or the same one again
             source = rng.choice(sources)
-            download.restart(download.offset)
+            download.change_source()
         size = rng.choice((1, 60, 100, 500, 5000))
         answer = source.answer(download.request(1, size))
         found += [bytes(each) for each in download.take(answer, size)]
@@ -41,7 +42,7 @@ def test_every_batch_comes_once_from_whatever_sources(cuts: list[list[int]], fir
 
 def test_a_copy_ends_within_a_segment() -> None:
     end = read_header(LOG[30]).base_offset
-    download = CopyDownload(0, end, EPOCH)
+    download = CopyDownload(0, end, EPOCH, begins=True)
     answer = Source(LOG, []).answer(download.request(1, 1 << 20))
     assert [bytes(each) for each in download.take(answer, 1 << 20)] == LOG[:30]
     assert download.is_complete
@@ -126,7 +127,7 @@ def _epoch(epoch: int) -> Callable[[FetchCopyResponse], None]:
 )
 def test_a_wrong_answer_is_refused_and_changes_nothing(damage: Callable[[FetchCopyResponse], None]) -> None:
     source = Source(LOG, [])
-    download = CopyDownload(0, END, EPOCH)
+    download = CopyDownload(0, END, EPOCH, begins=True)
     wrong = source.answer(download.request(1, 1 << 20))
     damage(wrong)
     with pytest.raises(CorruptData):
@@ -137,7 +138,7 @@ def test_a_wrong_answer_is_refused_and_changes_nothing(damage: Callable[[FetchCo
 
 
 def test_an_answer_larger_than_asked_for_is_refused() -> None:
-    download = CopyDownload(0, END, EPOCH)
+    download = CopyDownload(0, END, EPOCH, begins=True)
     answer = Source(LOG, []).answer(download.request(1, 100))
     with pytest.raises(CorruptData, match="99 were asked for"):
         download.take(answer, 99)
@@ -151,7 +152,7 @@ def test_a_batch_of_another_place_is_refused_before_all_of_it_has_come() -> None
         data = bytes(large[:70])
         crc = crc32c(data)
         answer = FetchCopyResponse(data=data, crc=crc, run_crc=crc, total_bytes=1 << 30)
-        download = CopyDownload(0, END, EPOCH)
+        download = CopyDownload(0, END, EPOCH, begins=True)
         if offset:
             with pytest.raises(CorruptData, match="has offsets 1 to"):
                 download.take(answer, 100)
@@ -159,10 +160,64 @@ def test_a_batch_of_another_place_is_refused_before_all_of_it_has_come() -> None
             assert download.take(answer, 100) == []
 
 
+def test_a_copy_begins_with_the_whole_batch_that_has_its_first_offset() -> None:
+    number = next(at for at, each in enumerate(LOG) if at > 5 and _records(each) == 3)
+    base = read_header(LOG[number]).base_offset
+    for within in (0, 1, 2):
+        download = CopyDownload(base + within, END, EPOCH, begins=True)
+        answer = Source(LOG, [5]).answer(download.request(1, 1 << 20))
+        assert [bytes(each) for each in download.take(answer, 1 << 20)] == LOG[number:]
+        assert download.begin_offset == base
+
+
+def _records(content: bytes) -> int:
+    header = read_header(content)
+    return header.next_offset - header.base_offset
+
+
+def test_what_comes_behind_other_records_begins_at_their_end() -> None:
+    number = next(at for at, each in enumerate(LOG) if at > 5 and _records(each) == 3)
+    base = read_header(LOG[number]).base_offset
+    download = CopyDownload(base + 1, END, EPOCH, begins=False)
+    answer = Source(LOG, [5]).answer(download.request(1, 1 << 20))
+    with pytest.raises(CorruptData, match=f"has offsets {base} to"):
+        download.take(answer, 1 << 20)
+
+
+def test_an_epoch_that_descends_is_told_apart_and_another_begin_knows_none() -> None:
+    right, download = Source(LOG, []), CopyDownload(0, END, EPOCH, begins=True)
+    first = right.answer(download.request(1, len(LOG[0])))
+    first.data = first.data[:12] + EPOCH.to_bytes(4, "big") + first.data[16:]
+    _with_crc(first)
+    assert len(download.take(first, 1 << 20)) == 1
+    download.change_source()
+    with pytest.raises(DescendingEpoch):
+        download.take(right.answer(download.request(1, 1 << 20)), 1 << 20)
+    download.restart(0, begins=True)
+    assert len(download.take(right.answer(download.request(1, 1 << 20)), 1 << 20)) == len(LOG)
+
+
+def test_a_batch_of_many_chunks_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    content, looks = batch(1, 4 << 20), list[int]()
+    patch_batch(content, 0, 1)
+
+    def look(data: bytes, at: int = 0) -> BatchHeader:
+        looks.append(len(data))
+        return read_header(data, at)
+
+    monkeypatch.setattr(copy_download, "read_header", look)
+    download = CopyDownload(0, 1, 1, begins=True)
+    source, chunk = Source([bytes(content)], []), 4096
+    while not download.is_complete:
+        found = download.take(source.answer(download.request(1, chunk), chunk), chunk)
+    assert [bytes(each) for each in found] == [bytes(content)]
+    assert looks[:2] == [chunk, len(content)]
+
+
 def test_bytes_of_another_place_than_the_run_are_refused() -> None:
-    source, download = Source(LOG, []), CopyDownload(0, END, EPOCH)
+    source, download = Source(LOG, []), CopyDownload(0, END, EPOCH, begins=True)
     download.take(source.answer(download.request(1, 100)), 100)
-    again = source.answer(CopyDownload(0, END, EPOCH).request(1, 100))
+    again = source.answer(CopyDownload(0, END, EPOCH, begins=True).request(1, 100))
     with pytest.raises(CorruptData, match="asked for was byte 100"):
         download.take(again, 100)
 

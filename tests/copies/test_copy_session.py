@@ -7,10 +7,11 @@ import pytest
 from pixy.copies import CopySession, CopySessions
 from pixy.errors import CopyTryLater, InvalidCopyRequest, NoCopySession, PixyError, SegmentNotFound
 from pixy.proto.copies_pb2 import FetchCopyRequest
-from pixy.records import crc32c
+from pixy.records import crc32c, read_header
 from tests.copies.sources import KEY, Source, log_of
 
-SOURCE = Source(log_of(20, Random(1)), [5, 12])
+LOG = log_of(20, Random(1))
+SOURCE = Source(LOG, [5, 12])
 BASE = list(SOURCE.segments)[1]
 SIZE = SOURCE.session.segments[1].size
 END = SOURCE.session.segments[-1].end_offset
@@ -66,6 +67,14 @@ def test_a_run_is_what_was_served_one_after_the_other() -> None:
     assert session.served(0, 2, b"c", crc32c(b"c")) == (crc32c(b"c"), 2)
     assert session.served(0, 3, b"d", crc32c(b"d")) == (crc32c(b"cd"), 2)
     assert session.served(9, 4, b"e", crc32c(b"e")) == (crc32c(b"e"), 4)
+
+
+def test_a_request_by_offset_begins_a_run_also_behind_what_was_served_last() -> None:
+    session = Source(LOG, []).session
+    first = LOG[0]
+    assert session.served(0, 0, first, crc32c(first)) == (crc32c(first), 0)
+    session.find(FetchCopyRequest(log_offset=read_header(first).next_offset), 100)
+    assert session.served(0, len(first), b"c", crc32c(b"c")) == (crc32c(b"c"), len(first))
 
 
 def test_the_same_copy_finds_its_session_and_another_one_does_not() -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from pixy.aio.retries import Backoff
 from pixy.aio.tasks import Tasks
 from pixy.cluster.log import NodeLog, PartitionReplica
-from pixy.copies import CopyDownload, CopySources, OwnRecords, StagedCopy, TokenBucket
+from pixy.copies import CopyDownload, CopySources, DescendingEpoch, OwnRecords, StagedCopy, TokenBucket
 from pixy.errors import (
     CorruptData,
     FailedPrecondition,
@@ -123,25 +123,39 @@ class PartialCopy:
         else:
             lowest, highest = 0, min(self.descriptor.log_begin_offset, end)
         self.staged.open(lowest, highest, end)
-        self.download = CopyDownload(self.staged.end_offset, end, self.snapshot.term)
+        begins = self.own is None and self.staged.begin_offset == self.staged.end_offset
+        self.download = CopyDownload(self.staged.end_offset, end, self.snapshot.term, begins=begins)
 
     def follow(self, snapshot: Snapshot, descriptor: PartitionDescriptor) -> None:
         """Go on to a later state, once the copy is complete for the former one."""
         assert self.download.is_complete
         self.snapshot, self.descriptor = snapshot, descriptor
-        self.download = CopyDownload(self.download.offset, descriptor.end_offset, snapshot.term)
+        begins = self.own is None and self.staged.begin_offset == self.staged.end_offset
+        self.download = CopyDownload(
+            self.download.offset, descriptor.end_offset, snapshot.term, begins=begins
+        )
         self._state = self.replica.log, self.replica.log.end_offset, self.replica.condition
 
     def restart(self, offset: int) -> None:
         """Begin anew at an offset: nobody has the records below it any more. Blocks."""
         self.own = None
+        self.drop(offset)
+
+    def drop(self, offset: int) -> None:
+        """Drop what was copied, and begin again at an offset. Blocks."""
         self.staged.restart(offset)
-        self.download.restart(offset)
+        self.download.restart(offset, begins=self.own is None)
 
     def take(self, answer: FetchCopyResponse, bytes_max: int) -> None:
         """Verify an answer, and write what it brings. Blocks."""
-        batches = self.download.take(answer, bytes_max)
+        try:
+            batches = self.download.take(answer, bytes_max)
+        except DescendingEpoch:
+            self.drop(self.staged.begin_offset)
+            raise
         if batches:
+            if self.staged.begin_offset > self.download.begin_offset:
+                self.staged.restart(self.download.begin_offset)
             self.staged.write(batches, self.download.offset)
 
     def check_needed(self) -> None:
@@ -218,7 +232,7 @@ class CopyPulling:
                 offset = min(begun.log_begin_offset, copy.descriptor.end_offset)
                 await run_on(self._log.copying, partial(copy.restart, offset))
             else:
-                copy.download.restart(copy.download.offset)
+                copy.download.change_source()
             while not copy.download.is_complete:
                 copy.check_needed()
                 size = await self._fetch_chunk(source, begun.session, copy)

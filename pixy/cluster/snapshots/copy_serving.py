@@ -241,7 +241,7 @@ def _read(log: PartitionLog, wanted: WantedBytes) -> tuple[int, bytes, int]:
         if wanted.log_offset is not None:
             found = log.position_of(segment.base_offset, wanted.log_offset)
             if found is None:
-                raise SegmentNotFound(f"no batch of {where} begins at offset {wanted.log_offset}")
+                raise SegmentNotFound(f"no batch of {where} has offset {wanted.log_offset}")
             position = found
         size = min(wanted.max_bytes, segment.size - position)
         chunk = log.read_bytes(segment.base_offset, position, size)

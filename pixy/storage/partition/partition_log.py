@@ -302,7 +302,7 @@ class PartitionLog:
         return self._segment(base_offset).read_bytes(position, size)
 
     def position_of(self, base_offset: int, offset: int) -> int | None:
-        """Position in a segment of the batch that begins at an offset, None if none does.
+        """Position in a segment of the batch that has an offset, None if none does.
 
         Raises:
             CorruptData: the segment is damaged.

@@ -440,7 +440,7 @@ class Segment:
             file.close()
 
     def position_of(self, offset: int) -> int | None:
-        """Position of the batch that begins at an offset, None if none does.
+        """Position of the batch that has an offset, None if none does.
 
         Raises:
             CorruptData: the segment is damaged.
@@ -450,7 +450,7 @@ class Segment:
             found = self._find(file, offset, self.size)
         finally:
             file.close()
-        return found[0] if found is not None and found[1].base_offset == offset else None
+        return found[0] if found is not None and found[1].base_offset <= offset else None
 
     def read(self, offset: int, max_bytes: int, size: int) -> Chunk:
         """Read batches from the one with `offset` on, in the first `size` bytes.
