@@ -15,13 +15,13 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import structlog
 
 from pixy.aio.futures import resolve
-from pixy.aio.steps import run_in_steps
+from pixy.aio.steps import in_steps, run_in_steps
 from pixy.clock import Clock
 from pixy.cluster.log import StateReplica
 from pixy.cluster.publications.roll_forward import Propose, RollForward
@@ -30,7 +30,7 @@ from pixy.cluster.state import MetadataState, Publication, SinksState, Topic
 from pixy.config import StagingConfig
 from pixy.errors import CorruptData, FailedPrecondition, PixyError, Unavailable
 from pixy.multiraft import Repeated
-from pixy.proto.state_pb2 import ExpireSinks, PublicationPart, PublishStages, SinksCommand
+from pixy.proto.state_pb2 import ExpireSinks, PublishStages, SinksCommand
 from pixy.records import TopicPartition
 from pixy.staging import (
     PUBLICATIONS_MAX,
@@ -41,7 +41,6 @@ from pixy.staging import (
     StageExpiry,
     StageName,
     Stages,
-    merged_parts,
     sizes_by_topic,
 )
 
@@ -90,7 +89,7 @@ class LonePublisher:
         self._time = time
         self._propose = propose
         self._loop = asyncio.get_running_loop()
-        # Publications between proposal and commit, by sink.
+        # Publications that are being prepared, or proposed and not committed, by sink.
         self._committing: dict[str, asyncio.Future[None]] = {}
         self._roll_forward = RollForward(sinks.replica, stages, metadata, partitions, propose)
         self._stopped = False
@@ -158,7 +157,13 @@ class LonePublisher:
                 "unfinished publications"
             )
         stages = [self._publishable(StageName(sink_id, stage_id)) for stage_id in command.stage_ids]
-        command.parts.extend(self._parts(stages))
+        self._committing[sink_id] = self._loop.create_future()
+        try:
+            with _held(stages):
+                await self._add_parts(command, stages)
+        except BaseException:
+            self._end_commit(sink_id)
+            raise
         command.timestamp_ms = self._time.wall_ms()
         result = await self._commit(command, stages)
         if isinstance(result, NotNew):
@@ -224,27 +229,34 @@ class LonePublisher:
             raise FailedPrecondition(f"stage {name.stage_id} of sink {name.sink_id} was published before")
         return self._stages.sealed(name, "it was never sealed, has expired, or was discarded")
 
-    def _parts(self, stages: Sequence[Stage]) -> list[PublicationPart]:
-        """The parts of a publication; raises if a partition cannot take its part."""
-        parts = []
-        for (topic_id, partition), part in merged_parts(stages).items():
-            topic = self._metadata.topics.get(part.topic)
-            if topic is None or topic.topic_id != topic_id or topic_id in self._deleting:
-                raise FailedPrecondition(f"topic {part.topic} was deleted since records of it were staged")
-            replica = self.partitions.get(TopicPartition(part.topic, partition))
-            assert replica is not None
-            if replica.fault is not None:
+    async def _add_parts(self, command: PublishStages, stages: Sequence[Stage]) -> None:
+        """Add the parts of a publication to its command, in steps; raises if a partition cannot
+        take its part.
+        """
+        merged: dict[tuple[bytes, int], list[Any]] = {}
+        async for key, part in in_steps(chain.from_iterable(stage.parts.items() for stage in stages)):
+            total = merged.get(key)
+            if total is None:
+                merged[key] = [part.topic, part.bytes, part.records]
+            else:
+                total[1] += part.bytes
+                total[2] += part.records
+        topics = {(topic, topic_id) for (topic_id, _), (topic, _, _) in merged.items()}
+        self._check_topics(topics)
+        async for (topic_id, partition), (topic, size, records) in in_steps(merged.items()):
+            replica = self.partitions.get(TopicPartition(topic, partition))
+            if replica is not None and replica.fault is not None:
                 raise CorruptData(str(replica.fault))
-            parts.append(
-                PublicationPart(
-                    topic=part.topic,
-                    topic_id=topic_id,
-                    partition=partition,
-                    bytes=part.bytes,
-                    records=part.records,
-                )
+            command.parts.add(
+                topic=topic, topic_id=topic_id, partition=partition, bytes=size, records=records
             )
-        return parts
+        self._check_topics(topics)
+
+    def _check_topics(self, topics: Iterable[tuple[str, bytes]]) -> None:
+        for name, topic_id in topics:
+            topic = self._metadata.topics.get(name)
+            if topic is None or topic.topic_id != topic_id or topic_id in self._deleting:
+                raise FailedPrecondition(f"topic {name} was deleted since records of it were staged")
 
     async def _commit(self, command: PublishStages, stages: Sequence[Stage]) -> Any:
         """Propose a publication and return the result.
@@ -252,21 +264,21 @@ class LonePublisher:
         It takes effect even if the caller goes away.
         """
         result: asyncio.Future[Any] = self._loop.create_future()
-        committed: asyncio.Future[None] = self._loop.create_future()
-        self._committing[command.sink_id] = committed
         for stage in stages:
             stage.holders += 1
 
         def applied(outcome: Any) -> None:
             for stage in stages:
                 stage.holders -= 1
-            del self._committing[command.sink_id]
-            resolve(committed, None)
+            self._end_commit(command.sink_id)
             resolve(result, outcome)
 
         payload = SinksCommand(publish_stages=command).SerializeToString()
         self._propose(self._sinks, payload, applied)
         return await result
+
+    def _end_commit(self, sink_id: str) -> None:
+        resolve(self._committing.pop(sink_id), None)
 
     async def _answer_again(self, sink_id: str, refusal: NotNew) -> Published:
         """The answer to a repeated epoch, once its publication is visible, as the first answer
@@ -350,6 +362,18 @@ class LonePublisher:
     def propose_to_sinks(self, command: SinksCommand) -> None:
         """Propose a command whose result nobody waits for."""
         self._propose(self._sinks, command.SerializeToString(), lambda _: None)
+
+
+@contextmanager
+def _held(stages: Sequence[Stage]) -> Iterator[None]:
+    """Context in which stages are neither discarded nor expired."""
+    for stage in stages:
+        stage.holders += 1
+    try:
+        yield
+    finally:
+        for stage in stages:
+            stage.holders -= 1
 
 
 def staged_error(topic: Topic, sinks: Sequence[str]) -> FailedPrecondition:

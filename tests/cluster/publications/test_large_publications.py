@@ -13,10 +13,14 @@ from pixy.cluster.publications.replicated_roll_forward import _Leadership
 from pixy.cluster.state import Publication, part_commands, stage_table
 from pixy.cluster.state.publications import StagePieces
 from pixy.cluster.state.stage_table import ReplicatedStage, StageTable
-from pixy.proto.state_pb2 import PiecePart, PieceRecord, PublicationPart
+from pixy.errors import FailedPrecondition
+from pixy.proto.state_pb2 import PiecePart, PieceRecord, PublicationPart, PublishStages
 from pixy.records import TopicPartition
 from pixy.staging import StageName
 from tests.cluster.node_clusters import NodeCluster, run_cluster
+from tests.cluster.nodes import Cluster
+from tests.cluster.staging import finished, publish, stage
+from tests.cluster.staging import piece_of as piece_of_values
 from tests.conformance.staged import publish_values
 from tests.fakes.waiting import until
 
@@ -125,3 +129,49 @@ def test_all_nodes_merge_the_stages_of_a_publication_before_they_apply_it(
         assert sorted(map(id, prepared)) == sorted(map(id, tables * 2))
 
     run_cluster(scenario, tmp_path)
+
+
+async def test_a_node_alone_merges_the_stages_of_a_publication_in_steps(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic("topic", 2)
+        stages = [f"{number}" for number in range(300)]
+        for name in stages:
+            await stage(
+                cluster, name, piece_of_values(cluster, b"1"), piece_of_values(cluster, b"2", partition=1)
+            )
+        publisher = cluster.node.publisher
+        sealed = [publisher._stages.sealed(StageName("sink", name), "") for name in stages]
+        assert await turns_of(publisher._add_parts(PublishStages(), sealed)) >= 2
+        # Another one of the sink waits, a discard leaves the stages, a deletion refuses them.
+        first = asyncio.ensure_future(publish(cluster, 1, *stages))
+        second = asyncio.ensure_future(publish(cluster, 2, "0"))
+        await asyncio.sleep(0)
+        assert (list(publisher._committing), sealed[0].holders) == (["sink"], 1)
+        await publisher.discard("sink", stages)
+        assert (await first).published
+        with pytest.raises(FailedPrecondition, match="stage 0 of sink sink"):
+            await second
+        assert publisher._committing == {}
+        await finished(cluster)
+        assert cluster.values() == [b"1"] * 300
+
+
+async def test_a_publication_of_a_topic_that_is_deleted_while_it_is_merged_is_refused(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        stages = [f"{number}" for number in range(600)]
+        for name in stages:
+            await stage(cluster, name, piece_of_values(cluster, b"1"))
+        publisher = cluster.node.publisher
+        topic = cluster.node.metadata.topics["topic"]
+        publishing = asyncio.ensure_future(publish(cluster, 1, *stages))
+        await asyncio.sleep(0)
+        assert "sink" in publisher._committing
+        with (
+            publisher.deleting(topic, force=True),
+            pytest.raises(FailedPrecondition, match="was deleted since"),
+        ):
+            await publishing
+        assert publisher._committing == {}
+        assert {stage.holders for stage in publisher._stages.of_sink("sink")} == {0}
+        assert (await publish(cluster, 1, *stages)).published
