@@ -74,7 +74,8 @@ def test_the_only_replica_moves_to_another_node(tmp_path: Path) -> None:
         await begin_move(cluster[1], (other.id,))
         await until_moved([*cluster.nodes.values()], (other.id,))
         assert await other.values() == VALUES
-        assert await other.append(b"more") == len(VALUES)
+        assert await cluster[1].append(b"more") == len(VALUES)
+        assert await cluster[1].values() == [*VALUES, b"more"]
 
     run_cluster(scenario, tmp_path, 1)
 
