@@ -153,7 +153,7 @@ class NodeStorage:
             lambda: 0 if is_alone() else self._options.journal.retain_bytes,
         )
         if sideloading is not None:
-            sideloading.attach(self.pieces, sinks, self.log.driver.step)
+            sideloading.attach(self.pieces, sinks, self.log.driver.step, lambda: metadata.started)
         topics = list(metadata.topics.values())
         for topic in topics:
             self.partitions.put_topic(topic)

@@ -12,8 +12,10 @@ replicas first (`replicated_staging`), so the rule below rarely has to wait:
     a follower lags, and entries  whose data is gone   sends a snapshot instead (`servable`): the
     are loaded for it                                  follower needs a copy
 
-Data is fetched from the leader or from any other replica. A piece of a stage that is gone is needed
-no more (`SinksState.is_gone`), nor is what a partition has applied already.
+Data is fetched from the leader or from any other replica; and where none has it from any other
+node: those that a partition has moved from have the pieces of stages until these are gone. A piece
+of a stage that is gone is needed no more (`SinksState.is_gone`), nor is what a partition has
+applied already.
 
 Another replica may be hostile. So an answer has exactly the bytes that were asked for, of a piece
 no larger than any is; and a group that has fetched for long lets others go on, with what it has.
@@ -22,7 +24,7 @@ finds room among what is staged, as if it had been brought.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -117,20 +119,28 @@ class Sideloading:
         self._pieces: Pieces
         self._sinks: SinksState
         self._step: Callable[[int, Message], None]
+        self._nodes: Callable[[], Iterable[int]]
         self._held: dict[RaftGroup, _Held] = {}
         # Groups whose data is fetched for this node as their leader.
         self._fetching: set[RaftGroup] = set()
         # After a fetch in vain: loop time of the next one, and the pause behind that.
         self._failed: dict[RaftGroup, tuple[float, Backoff]] = {}
 
-    def attach(self, pieces: Pieces, sinks: SinksState, step: Callable[[int, Message], None]) -> None:
+    def attach(
+        self,
+        pieces: Pieces,
+        sinks: SinksState,
+        step: Callable[[int, Message], None],
+        nodes: Callable[[], Iterable[int]],
+    ) -> None:
         """Set the pieces of this node, before any raft group of a partition is opened.
 
         Args:
             sinks: knows the stages, as far as it is applied here.
             step: `Driver.step`.
+            nodes: the nodes of the cluster.
         """
-        self._pieces, self._sinks, self._step = pieces, sinks, step
+        self._pieces, self._sinks, self._step, self._nodes = pieces, sinks, step, nodes
 
     async def stop(self) -> None:
         """Fetch nothing more."""
@@ -262,8 +272,9 @@ class Sideloading:
         self, group: RaftGroup, ref: PieceRef, first: int, *, must: bool
     ) -> PixyError | None:
         """Fetch a piece; returns the last reason if no node has it."""
-        others = [each for each in group.storage.conf_state.members if each != self._node_id]
-        sources = [each for each in others if each == first] + [each for each in others if each != first]
+        members = group.storage.conf_state.members
+        order = sorted({*members, *self._nodes()}, key=lambda each: (each != first, each not in members))
+        sources = [each for each in order if each != self._node_id]
         failure: PixyError = NotFound("there is no other replica")
         for node_id in sources:
             try:

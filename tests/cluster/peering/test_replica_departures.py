@@ -14,6 +14,7 @@ from pixy.multiraft.driver import Driver
 from pixy.records import TopicPartition
 from tests.cluster.moving import begin_move, set_level, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.conformance.staged import stage_values
 from tests.fakes.waiting import until
 
 TOPIC = "topic"
@@ -142,6 +143,23 @@ def test_a_newcomer_whose_move_is_taken_back_departs(tmp_path: Path) -> None:
         await move(cluster, second)
         await cluster[3].append(b"moved")
         await check(cluster, b"moved")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_what_was_staged_before_a_move_is_published_behind_it(tmp_path: Path) -> None:
+    """Its pieces are on the former nodes alone."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        _, second, third = await on_one_node(cluster)
+        where = TopicPartition(TOPIC, 0)
+        await stage_values(cluster[3].backend, "sink", "stage", {where: [b"staged"]}, {where: [b"more"]})
+        for target in (second, third):
+            before = cluster[3].node.metadata.topics[TOPIC].replicas[0][0]
+            await move(cluster, target)
+            await has_departed(cluster, before)
+        assert (await cluster[3].backend.publish("sink", 1, "query", ["stage"])).published
+        await check(cluster, b"staged", b"more")
 
     run_cluster(scenario, tmp_path)
 
