@@ -33,7 +33,8 @@ def config(cluster: dict[str, Any]) -> dict[str, Any]:
         "default": {"producer": {"max_message_bytes": 100}, "consumer": consumer},
         "closed": {"auto_create_topics": False, "consumer": consumer},
         "silent": {"consumer": {**consumer, "disabled": True}},
-        "narrow": {"consumer": {**consumer, "channel_buffer_size": 2}},
+        # Long enough for five calls to arrive, also at a machine that pauses.
+        "narrow": {"consumer": {**consumer, "channel_buffer_size": 2, "long_polling_timeout": "5s"}},
         "patient": {"consumer": {**consumer, "long_polling_timeout": "30s"}},
     }
     return {
