@@ -36,7 +36,7 @@ SHARED = ("--numprocesses", "auto", "--dist", "worksteal")
 """Tests that start no processes share the cores."""
 
 TWO_FILES = ("--numprocesses", "2", "--dist", "loadfile")
-"""Tests that mostly wait for daemons: those of two files beside each other."""
+"""Tests with daemons that are not long mostly wait: those of two files run beside each other."""
 
 WITH_PROCESSES = (
     "backend",
@@ -57,7 +57,7 @@ _PROCESSES = [f"tests/{each}" for each in WITH_PROCESSES]
 LANES: dict[str, tuple[str, Sequence[str]]] = {
     "kafka": ("process and kafka", _PROCESSES),
     "spark": ("process and spark", ["tests/spark"]),
-    "daemons": ("process and not kafka and not spark", [*TWO_FILES, *_PROCESSES]),
+    "daemons": ("process and not kafka and not spark", _PROCESSES),
     "units": ("not process", SHARED),
 }
 """Lanes by name: marks of their tests, further arguments."""
@@ -95,7 +95,8 @@ def lanes_of(suite: str) -> list[Lane]:
 def _tests(suite: str, name: str, marks: str, arguments: Sequence[str]) -> Lane:
     chosen = " and ".join(filter(None, (marks, SUITES[suite])))
     nice = ("nice", "-n", str(NICE)) if name == "units" else ()
-    command = (*nice, sys.executable, "-m", "pytest", "-m", chosen, "--durations=5", *arguments)
+    beside = TWO_FILES if (suite, name) == ("test", "daemons") else ()
+    command = (*nice, sys.executable, "-m", "pytest", "-m", chosen, "--durations=5", *beside, *arguments)
     return Lane(name, command, OUTPUT / f"{name}.log")
 
 
