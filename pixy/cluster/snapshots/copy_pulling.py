@@ -123,18 +123,24 @@ class PartialCopy:
         else:
             lowest, highest = 0, min(self.descriptor.log_begin_offset, end)
         self.staged.open(lowest, highest, end)
-        begins = self.own is None and self.staged.begin_offset == self.staged.end_offset
-        self.download = CopyDownload(self.staged.end_offset, end, self.snapshot.term, begins=begins)
+        self._begin_download()
 
     def follow(self, snapshot: Snapshot, descriptor: PartitionDescriptor) -> None:
         """Go on to a later state, once the copy is complete for the former one."""
         assert self.download.is_complete
         self.snapshot, self.descriptor = snapshot, descriptor
-        begins = self.own is None and self.staged.begin_offset == self.staged.end_offset
-        self.download = CopyDownload(
-            self.download.offset, descriptor.end_offset, snapshot.term, begins=begins
-        )
+        self._begin_download()
         self._state = self.replica.log, self.replica.log.end_offset, self.replica.condition
+
+    def _begin_download(self) -> None:
+        """Download what comes behind the records that are staged."""
+        staged = self.staged
+        self.download = CopyDownload(
+            staged.end_offset,
+            self.descriptor.end_offset,
+            self.snapshot.term,
+            begins=self.own is None and staged.begin_offset == staged.end_offset,
+        )
 
     def restart(self, offset: int) -> None:
         """Begin anew at an offset: nobody has the records below it any more. Blocks."""
