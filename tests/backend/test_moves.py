@@ -1,6 +1,7 @@
 """Partitions that move to nodes that have nothing of them, in clusters with virtual time."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pixy.cluster import Node
+from pixy.cluster.log import PartitionReplica, StateReplica
 from pixy.cluster.replicas import Partitions
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
 from pixy.multiraft import RaftGroup
@@ -251,5 +254,46 @@ def test_a_topic_gets_as_many_replicas_as_its_option_says(tmp_path: Path) -> Non
             assert await cluster.by_id(node_id).values() == VALUES
         with pytest.raises(InvalidArgument, match="replication is 4, and the cluster has 3 nodes"):
             await cluster[1].backend.alter_topic("topic", config={"replication": "4"})
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_replica_that_departs_leaves_questions_to_the_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found here, and has gone before it has answered."""
+    confirm, asked = Node.confirm, asyncio.Event()
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1, {"replication": "2"})
+        await cluster[1].append(*VALUES)
+        replicas = cluster[1].node.metadata.topics["topic"].replicas[0]
+        [other] = {1, 2, 3} - {*replicas}
+        node = cluster.by_id(replicas[0])
+        replica = node.node.partition(TOPIC)
+        assert replica is not None
+
+        async def confirm_late(
+            self: Node, replicas: Iterable[PartitionReplica | StateReplica], timeout: float
+        ) -> None:
+            found = [*replicas]
+            await confirm(self, found, timeout)
+            if replica in found:
+                asked.set()
+                await until(lambda: replica.is_absent)
+
+        monkeypatch.setattr(Node, "confirm", confirm_late)
+        backend = node.backend
+        answers = asyncio.gather(
+            backend.offset_ranges("topic"),
+            backend.offset_for_timestamp(TOPIC, 0),
+            backend.delete_records("topic", {0: 10}),
+        )
+        await asked.wait()
+        await begin_move(cluster[1], [other])
+        ranges, found, begins = await answers
+        assert ranges[0].end == len(VALUES)
+        assert found in (0, 10)
+        assert begins == {0: 10}
 
     run_cluster(scenario, tmp_path)

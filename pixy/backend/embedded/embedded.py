@@ -14,9 +14,9 @@ It composes the parts of this package and decides nothing itself.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pixy.aio.steps import in_steps
 from pixy.aio.tasks import Tasks
@@ -59,6 +59,8 @@ from pixy.cluster import (
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable, UnknownTopic
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
+
+T = TypeVar("T")
 
 _TOPICS_ASKED = 100
 """Topics that are asked about at a time: each may have 10 000 partitions."""
@@ -318,20 +320,38 @@ class EmbeddedBackend:
     ) -> Mapping[int, OffsetRange]:
         self._check_served()
         count = len((await self._finder.topic(topic)).raft_groups)
-        here: list[PartitionReplica] = []
-        elsewhere: list[RemotePartition] = []
         wanted = range(count) if partitions is None else sorted({*partitions})
-        for at, number in enumerate(each for each in wanted if 0 <= each < count):
+        numbers = [each for each in wanted if 0 <= each < count]
+        routes = await self._routes(topic, numbers)
+        while True:
+            try:
+                return await self._ranges_of(routes)
+            except Unavailable:
+                before, routes = routes, await self._routes(topic, numbers)
+                if routes == before:
+                    raise
+
+    async def _routes(self, topic: str, numbers: Iterable[int]) -> list[PartitionRoute]:
+        """Routes to partitions, in their order."""
+        routes: list[PartitionRoute] = []
+        for number in numbers:
             partition = TopicPartition(topic, number)
             place = self._finder.find_nowait(partition)
             if place is None:
                 raise self._finder.unknown(partition)
+            routes.append(place)
+            if not len(routes) % _PARTITIONS_PER_ITERATION:
+                await asyncio.sleep(0)
+        return routes
+
+    async def _ranges_of(self, routes: Iterable[PartitionRoute]) -> Mapping[int, OffsetRange]:
+        here: list[PartitionReplica] = []
+        elsewhere: list[RemotePartition] = []
+        async for place in in_steps(routes):
             if isinstance(place, PartitionReplica):
                 here.append(place)
             else:
                 elsewhere.append(place)
-            if not (at + 1) % _PARTITIONS_PER_ITERATION:
-                await asyncio.sleep(0)
         if not elsewhere:
             return await self._local.offset_ranges(here)
         found = await asyncio.gather(self._local.offset_ranges(here), self._remote.offset_ranges(elsewhere))
@@ -359,10 +379,31 @@ class EmbeddedBackend:
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         self._check_served()
-        place = self._finder.here(partition) or await self._finder.find(partition)
-        if isinstance(place, PartitionReplica):
-            return await self._local.offset_for_timestamp(place, timestamp_ms)
-        return await self._remote.offset_for_timestamp(place, timestamp_ms)
+        return await self._answered(
+            partition,
+            lambda replica: self._local.offset_for_timestamp(replica, timestamp_ms),
+            lambda target: self._remote.offset_for_timestamp(target, timestamp_ms),
+        )
+
+    async def _answered(
+        self,
+        partition: TopicPartition,
+        here: Callable[[PartitionReplica], Awaitable[T]],
+        elsewhere: Callable[[RemotePartition], Awaitable[T]],
+    ) -> T:
+        """The answer of a replica here or elsewhere, also if the partition moves meanwhile."""
+        place: PartitionRoute | None = None
+        while True:
+            place = place or self._finder.here(partition) or await self._finder.find(partition)
+            self._check_served()
+            try:
+                if isinstance(place, PartitionReplica):
+                    return await here(place)
+                return await elsewhere(place)
+            except Unavailable:
+                before, place = place, await self._finder.find(partition)
+                if place == before:
+                    raise
 
     async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
         self._check_running()
@@ -381,11 +422,11 @@ class EmbeddedBackend:
         return begins
 
     async def _delete_records(self, partition: TopicPartition, offset: int) -> int:
-        place = self._finder.here(partition) or await self._finder.find(partition)
-        self._check_running()
-        if isinstance(place, PartitionReplica):
-            return await self._local.delete_records(place, offset)
-        return await self._remote.delete_records(place, offset)
+        return await self._answered(
+            partition,
+            lambda replica: self._local.delete_records(replica, offset),
+            lambda target: self._remote.delete_records(target, offset),
+        )
 
     # --- consumer groups --------------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class LocalPartitions:
         """As `Backend.offset_for_timestamp`."""
         _check_ready(replica)
         await self._confirm([replica])
+        _check_present(replica)
         log = replica.log
         # Batches may move from memory to segments during the search, which covers all below this
         # offset.
@@ -134,6 +135,7 @@ class LocalPartitions:
         """
         _check_ready(replica)
         await self._confirm([replica])
+        _check_present(replica)
         offset = replica.log.end_offset if offset < 0 else offset
         if offset > replica.log.begin_offset:
             _check_range(replica, offset)

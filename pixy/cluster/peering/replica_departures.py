@@ -87,6 +87,7 @@ class ReplicaDepartures:
             return
         replica.is_departing = True
         driver.mute(group)
+        replica.wake()  # whoever waits for its records finds them elsewhere
         self._pass_on_proposals(replica)
         try:
             while not await self._is_sure():
