@@ -8,6 +8,10 @@ A leader may lag behind metadata, and know neither a move nor its end: it would 
 predecessor has done. So it changes the members of a partition once it has read metadata in its
 term: every later change is its own. When the voters are the target, and nothing else is on its way,
 it proposes the end of the move. Nobody else knows.
+
+Before that the leader commits an empty entry that it has proposed behind its last change. Whoever
+has this entry knows, durably, that the change is committed. Otherwise the leader might be the only
+one that knows, and its successors need votes of nodes that have departed.
 """
 
 import asyncio
@@ -22,6 +26,7 @@ from pixy.cluster.peering.departures import Departures
 from pixy.cluster.peering.ticker import TICK_S
 from pixy.cluster.peering.voter_changes import (
     HandOver,
+    LeaderView,
     VoterChanges,
     WantedMembers,
     leader_view,
@@ -30,10 +35,12 @@ from pixy.cluster.peering.voter_changes import (
 )
 from pixy.cluster.replicas import Partitions, StateGroups, group_name
 from pixy.cluster.state import METADATA_GROUP, MOVES_MAX, partition_move
+from pixy.errors import PixyError
 from pixy.multiraft import Driver, RaftGroup
 from pixy.proto.state_pb2 import EndMoves, MetadataCommand, PartitionMove
 from pixy.raft import ConfState
 from pixy.records import TopicPartition
+from pixy.storage import EntryType
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +99,8 @@ class VoterReconciler:
         self._read: dict[RaftGroup, int] = {}
         self._unread: dict[RaftGroup, int] = {}
         self._reading = False
+        # By group, configurations of this leader behind which it has an entry, committed or not.
+        self._sealing: dict[RaftGroup, _Seal] = {}
         # Moves that have ended: those to propose, and plan by group of those that are proposed.
         self._ended: list[PartitionMove] = []
         self._ending: dict[int, int] = {}
@@ -115,11 +124,15 @@ class VoterReconciler:
                     self._changing.pop(group, None)
                 if self._read:
                     self._read.pop(group, None)
+                if self._sealing:
+                    self._sealing.pop(group, None)
             elif group.met is None or not _is_still_met(group):
                 self._look_at(group, registered, now)
-        for group in [each for each in (*self._changing, *self._read) if each.removed is not None]:
+        known = (*self._changing, *self._read, *self._sealing)
+        for group in [each for each in known if each.removed is not None]:
             self._changing.pop(group, None)
             self._read.pop(group, None)
+            self._sealing.pop(group, None)
         self._read_metadata()
         self._end_moves()
 
@@ -203,9 +216,21 @@ class VoterReconciler:
         number = replica.partition.partition
         if view is None or not view.settled or topic is None or topic.moves.get(number) != move:
             return
+        if not self._is_sealed(group, view):
+            return
         if move is not None and self._ending.get(group.raft_group) != move.plan:
             self._ending[group.raft_group] = move.plan
             self._ended.append(partition_move(topic, number, move.target))
+
+    def _is_sealed(self, group: RaftGroup, view: LeaderView) -> bool:
+        """True if the members know that their configuration is committed: see the module."""
+        seal = self._sealing.get(group)
+        if seal is None or (seal.term, seal.conf_index) != (view.term, view.conf_index):
+            seal = self._sealing[group] = _Seal(view.term, view.conf_index)
+            self._driver.propose(group, EntryType.EMPTY, b"", seal.applied)
+        elif seal.has_failed:
+            del self._sealing[group]
+        return seal.is_committed
 
     def _end_moves(self) -> None:
         while self._ended:
@@ -251,6 +276,28 @@ class VoterReconciler:
             self._driver.transfer(group, step.node_id)
         elif step is not None:
             self._driver.change_configuration(group, step)
+
+
+class _Seal:
+    """An entry that a leader has proposed behind a change of the configuration.
+
+    Attributes:
+        term: of the leader.
+        conf_index: index of the change.
+        is_committed, has_failed: what became of it; both False while it is not known.
+    """
+
+    __slots__ = ("conf_index", "has_failed", "is_committed", "term")
+
+    def __init__(self, term: int, conf_index: int) -> None:
+        self.term = term
+        self.conf_index = conf_index
+        self.is_committed = self.has_failed = False
+
+    def applied(self, result: object) -> None:
+        """The proposal is answered."""
+        self.has_failed = isinstance(result, PixyError)
+        self.is_committed = not self.has_failed
 
 
 def _is_still_met(group: RaftGroup) -> bool:

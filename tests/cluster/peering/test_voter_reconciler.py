@@ -1,12 +1,14 @@
 """Members of partitions that move: those of the target, whoever leads, and the end of each move."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from pixy.cluster.log import PartitionReplica
 from pixy.multiraft import RaftGroup
+from pixy.multiraft.outbox import Outbox
+from pixy.raft import Message
 from pixy.records import TopicPartition
 from tests.cluster.moving import begin_move, set_level, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
@@ -38,9 +40,11 @@ def voters(node: ClusterNode) -> tuple[int, ...]:
     return group_of(node).storage.conf_state.voters
 
 
-async def leader(cluster: NodeCluster) -> ClusterNode:
+async def leader(nodes: Iterable[ClusterNode]) -> ClusterNode:
+    replicas = [*nodes]
+
     def led() -> list[ClusterNode]:
-        return [node for node in cluster.nodes.values() if group_of(node).leads]
+        return [node for node in replicas if group_of(node).leads]
 
     await until(led)
     return led()[0]
@@ -85,7 +89,7 @@ def test_a_leader_changes_no_members_before_it_has_read_metadata(
 
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
-        leads = await leader(cluster)
+        leads = await leader(cluster.nodes.values())
         reads, metadata = leads.node._log.driver.reads, leads.node.state_groups.metadata_replica.group
         begin = reads.begin
 
@@ -130,3 +134,40 @@ def test_a_move_that_is_taken_back_ends_where_it_began(tmp_path: Path) -> None:
         assert voters(cluster[1]) == (1, 2, 3)
 
     run_cluster(scenario, tmp_path)
+
+
+def test_a_move_does_not_end_while_its_leader_alone_knows_that_the_change_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it were lost then, the others would need votes of nodes that have departed."""
+    post = Outbox.post
+    holds = [True]
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        [replicas] = cluster[1].node.metadata.topics["topic"].replicas
+        leads = await leader(cluster.by_id(node_id) for node_id in replicas)
+        group = group_of(leads)
+        [newcomer] = {1, 2, 3, 4} - {*replicas}
+        [stays, _] = [each for each in replicas if each != leads.id]
+        target = tuple(sorted([leads.id, stays, newcomer]))
+
+        def knows() -> bool:
+            state = group.storage.conf_state
+            return state.voters == target and not state.voters_outgoing
+
+        def post_before(self: Outbox, raft_group: int, messages: Sequence[Message]) -> None:
+            if not (holds[0] and raft_group == group.raft_group and knows()):
+                post(self, raft_group, messages)
+
+        monkeypatch.setattr(Outbox, "post", post_before)
+        await begin_move(leads, target)
+        await until(knows)
+        before = leads.clock.monotonic()
+        await until(lambda: leads.clock.monotonic() > before + 0.7)
+        assert all(node.node.metadata.topics["topic"].moves for node in cluster.nodes.values())
+        holds[0] = False
+        await until_moved([*cluster.nodes.values()], target)
+
+    run_cluster(scenario, tmp_path, 4)
