@@ -20,6 +20,7 @@ SIGHUP reads changed certificates now, and tells which options wait for the next
 
 import asyncio
 import gc
+import math
 import os
 import resource
 import signal
@@ -524,6 +525,7 @@ class Daemon:
                 rack=self._config.cluster.rack,
                 version=__version__,
                 max_message_bytes=config.producer.max_message_bytes,
+                replace_after_s=self._config.cluster.replace_after or math.inf,
             ),
         )
         open_channel = None if self._peers is None else self._peers.channel

@@ -22,8 +22,9 @@ from math import inf
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from pixy.cluster import ClusterStatus
+from pixy.cluster import ClusterStatus, MoveRequest, MovesPlanned
 from pixy.errors import PixyError
+from pixy.proto.state_pb2 import MoveReason, PartitionMove
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 from pixy.staging import StagedWrites
 
@@ -581,4 +582,32 @@ class Backend(StagedWrites, Protocol):
         Raises:
             NotFound: there is no such node.
             FailedPrecondition: it is up, or the only node; or a Kafka cluster.
+        """
+
+    async def drain_node(self, node_id: int, *, draining: bool) -> None:
+        """Have a node give its replicas to others, or no longer; durable on return.
+
+        Raises:
+            NotFound: there is no such node.
+            FailedPrecondition: a node of the cluster does not move replicas; or a Kafka cluster.
+        """
+
+    async def plan_moves(self, request: MoveRequest) -> MovesPlanned:
+        """Plan moves of replicas, and begin none.
+
+        Raises:
+            NotFound, UnknownTopic, UnknownPartition: what is to move, or where to, is not there.
+            FailedPrecondition: it cannot move so; as `drain_node`.
+        """
+
+    async def begin_moves(
+        self, reason: MoveReason.ValueType, moves: Sequence[PartitionMove]
+    ) -> Sequence[str]:
+        """Begin planned moves; durable on return.
+
+        Returns:
+            The partitions that are not as they were seen any more, each with the reason.
+
+        Raises:
+            FailedPrecondition: as `drain_node`.
         """

@@ -1,4 +1,6 @@
-"""`pixy cluster`: shows the nodes and raft groups of a cluster, and takes nodes out of it."""
+"""`pixy cluster`: shows the nodes and raft groups of a cluster, and takes nodes out of it. Moves of
+replicas are in `moves`.
+"""
 
 import sys
 import time
@@ -8,7 +10,22 @@ import click
 
 from pixy.cli.confirmation import confirm
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command
-from pixy.cli.output import print_json, print_line, print_table, report_error
+from pixy.cli.moves import (
+    NodeId,
+    cancel,
+    drain,
+    is_draining,
+    move,
+    moves,
+    plan,
+    rebalance,
+    set_draining,
+    show_plan,
+    status_of,
+    undrain,
+    wait_until_drained,
+)
+from pixy.cli.output import counted, print_json, print_line, print_table, report_error
 from pixy.cli.recover import recover
 
 if TYPE_CHECKING:
@@ -20,36 +37,13 @@ _FAILED = 1
 _CLOCK_SHOWN_MS = 100
 
 
-_NODE_MAX = (1 << 31) - 1
-_SELF = 0
-"""The node that answers, in place of an id."""
-
-
-class _NodeId(click.ParamType["int"]):
-    """The id of a node; with `or_self` also `self`, as `_SELF`."""
-
-    name = "node"
-
-    def __init__(self, *, or_self: bool = False) -> None:
-        self._or_self = or_self
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if self._or_self and value == "self":
-            return _SELF
-        if isinstance(value, int):
-            return value
-        if value.isdecimal() and 1 <= int(value) <= _NODE_MAX:
-            return int(value)
-        others = ", or self" if self._or_self else ""
-        raise click.BadParameter(f"{value!r} is not the id of a node, a number from 1 on{others}", ctx, param)
-
-
 @click.group()
 def cluster() -> None:
-    """Show the nodes of a cluster, take nodes out of it, or recover from a lost majority."""
+    """Show the nodes of a cluster, move replicas, take nodes out, or recover a lost majority."""
 
 
-cluster.add_command(recover)
+for command in (recover, drain, undrain, move, rebalance, moves, cancel):
+    cluster.add_command(command)
 
 
 @cluster.command()
@@ -57,7 +51,7 @@ cluster.add_command(recover)
 @click.option("--all", "every", is_flag=True, help="Show all partitions, not only those with a problem.")
 @click.option(
     "--safe-to-stop",
-    type=_NodeId(or_self=True),
+    type=NodeId(or_self=True),
     metavar="NODE",
     help="Tell only if this node can be stopped without a failed call; self: the node that answers. With --watch: "
     "wait until it can.",
@@ -81,7 +75,8 @@ def status(
 
     Any node answers for the whole cluster. BEHIND counts the entries that a member lacks, or says
     what it waits for. With --json one object: cluster_id, node_id, nodes, groups, under_replicated,
-    not_ready, problems; with --safe-to-stop: node, safe, reasons; with --watch one per line.
+    not_ready, problems, can_move, moves; with --safe-to-stop: node, safe, reasons; with --watch one
+    per line.
 
     Exits with 0 if nothing is wrong, or the node can be stopped, else with 1.
     """
@@ -92,26 +87,35 @@ def status(
     elif watch:
         well = _watch(connection, every=every)
     else:
-        well = _show(connection, _status_of(connection), every=every)
+        well = _show(connection, status_of(connection), every=every)
     ctx.exit(0 if well else _FAILED)
 
 
 @cluster.command()
-@click.argument("node", type=_NodeId())
+@click.argument("node", type=NodeId())
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_command
 def remove(connection: DaemonConnection, node: int, yes: bool) -> None:
     """Take NODE out of the cluster for good.
 
+    Where replicas can move it is drained first, as far as other nodes can take its replicas.
     Returns when its raft groups have other voters, and it can be stopped; its data directory can
-    join no more. Refused while it has the only replica of a partition, or is needed for a majority
-    because others are down, or no majority agrees on the time. Asks for confirmation; without a
-    terminal, --yes is required. With --json an object: node.
+    join no more. Interrupted before it is removed, it stays drained. Refused while it has the only
+    replica of a partition, or is needed for a majority because others are down, or no majority
+    agrees on the time. Asks for confirmation; without a terminal, --yes is required. With --json an
+    object: node.
     """
     from pixy.proto import pixy_cluster_pb2
 
+    drains = status_of(connection).can_move
+    if drains:
+        planned = plan(connection, pixy_cluster_pb2.PlanMovesRequest(drained_node=node))
+        show_plan(connection, planned, "")
     if not yes:
         confirm(f"Remove node {node} from the cluster for good?", f"node {node} was not removed")
+    if drains:
+        set_draining(connection, node, draining=True)
+        wait_until_drained(connection, node)
     request = pixy_cluster_pb2.RemoveNodeRequest(cluster=connection.cluster, node_id=node)
     with connection.open_cluster() as stub:
         stub.RemoveNode(request, timeout=connection.timeout)
@@ -123,7 +127,7 @@ def remove(connection: DaemonConnection, node: int, yes: bool) -> None:
 
 
 @cluster.command()
-@click.argument("node", type=_NodeId())
+@click.argument("node", type=NodeId())
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_command
 def forget(connection: DaemonConnection, node: int, yes: bool) -> None:
@@ -149,7 +153,7 @@ def _wait_until_left(connection: DaemonConnection, node: int) -> None:
     told = down = False
     while True:
         try:
-            found = _status_of(connection)
+            found = status_of(connection)
         except CallFailed as error:
             report_error(str(error))
             time.sleep(_WATCH_S)
@@ -169,19 +173,11 @@ def _has(group: "RaftGroupStatus", node: int) -> bool:
     return node in (*group.voters, *group.learners, *group.voters_outgoing)
 
 
-def _status_of(connection: DaemonConnection) -> "StatusResponse":
-    from pixy.proto import pixy_cluster_pb2
-
-    request = pixy_cluster_pb2.StatusRequest(cluster=connection.cluster)
-    with connection.open_cluster() as stub:
-        return stub.Status(request, timeout=connection.timeout)
-
-
 def _watch(connection: DaemonConnection, *, every: bool) -> bool:
     """Show the status again and again; a daemon that does not answer may come back."""
     while True:
         try:
-            found = _status_of(connection)
+            found = status_of(connection)
             if sys.stdout.isatty():
                 click.clear()
             _show(connection, found, every=every)
@@ -201,7 +197,7 @@ def _tell_safety(connection: DaemonConnection, node_id: int, *, watch: bool, acc
     told = ""
     while True:
         try:
-            found = _status_of(connection)
+            found = status_of(connection)
         except CallFailed as error:
             if not watch:
                 raise
@@ -256,6 +252,8 @@ def _show(connection: DaemonConnection, found: "StatusResponse", *, every: bool)
     hidden = len(found.groups) - len(shown)
     if hidden:
         print_line(f"and {hidden} partition{'' if hidden == 1 else 's'} without a problem (--all)")
+    if found.moves:
+        print_line(f"{counted(len(found.moves), 'partition')} on the way to other nodes (pixy cluster moves)")
     print_line("")
     for problem in found.problems:
         print_line(f"problem: {problem}")
@@ -283,6 +281,8 @@ def _state_of(node: "NodeStatus", own: int) -> str:
         state = f"down for {node.silent_ms / 1000:.0f}s"
     if node.removed:
         state += ", removed"
+    elif node.draining:
+        state += ", drains" if is_draining(node) else ", drained"
     if node.through:
         state += f", through {node.through}"
     return f"{state}, answers" if node.node_id == own else state

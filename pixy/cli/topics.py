@@ -10,6 +10,7 @@ import click
 from pixy.cli.confirmation import confirm
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command, status_name
 from pixy.cli.groups import group_names
+from pixy.cli.moves import shown_move, status_of
 from pixy.cli.output import print_json, print_line, print_table
 from pixy.cli.purge import purge
 
@@ -123,6 +124,11 @@ def show(connection: DaemonConnection, topic: str) -> None:
     ]
     where = ["REPLICAS", "IN SYNC", *(["MOVES TO"] if moves else ())]
     print_table(["PARTITION", "LEADER", *where, "BEGIN", "END"], rows)
+    if moves:
+        print_line("")
+        for each in status_of(connection).moves:
+            if each.topic == topic:
+                print_line(f"partition {each.partition} {shown_move(each)}")
     if found.config:
         print_line("")
         print_table(["OPTION", "VALUE"], sorted(found.config.items()))
@@ -181,8 +187,8 @@ def alter(
     """Change the number of partitions or the options of TOPIC, or both at once.
 
     More partitions move keys to other partitions: order of messages with the same key holds only
-    from then on. Options are those of `topics create`; replicas stay as they are. With --json an
-    object as of `topics show`, without offsets.
+    from then on. Options are those of `topics create`; replicas stay as they are, unless the
+    cluster can move them. With --json an object as of `topics show`, without offsets.
     """
     from pixy.proto import pixy_topics_pb2
 

@@ -11,7 +11,18 @@ from pixy.cluster.log import (
     unsynced_logs_max,
 )
 from pixy.cluster.node import Node
-from pixy.cluster.peering import PeerMethod, RemotePartition, ReplicaCalls
+from pixy.cluster.peering import (
+    REQUESTED,
+    CancelPlan,
+    DrainPlan,
+    MovePlan,
+    MoveRequest,
+    MovesPlanned,
+    PeerMethod,
+    RebalancePlan,
+    RemotePartition,
+    ReplicaCalls,
+)
 from pixy.cluster.publications import pieces_of, staged_error
 from pixy.cluster.replicas import check_journal_reaches, check_reset
 from pixy.cluster.snapshots import SnapshotCounts
@@ -35,6 +46,7 @@ from pixy.cluster.state import (
     partition_command,
     publication_in,
     published_records,
+    reason_name,
     takes_publication,
 )
 from pixy.cluster.status import (
@@ -44,6 +56,7 @@ from pixy.cluster.status import (
     RaftGroupStatus,
     encode_status,
     leaving_beside,
+    move_standings,
     problems,
     reasons_to_keep,
     safe_to_stop,
@@ -57,10 +70,13 @@ __all__ = [
     "LEASE_S",
     "METADATA_GROUP",
     "PARTITIONS_MAX",
+    "REQUESTED",
     "SINKS_GROUP",
+    "CancelPlan",
     "ClusterOptions",
     "ClusterStatus",
     "DiskSpace",
+    "DrainPlan",
     "GroupMember",
     "GroupsChanged",
     "GroupsState",
@@ -70,6 +86,9 @@ __all__ = [
     "Membership",
     "MendedGroups",
     "MetadataState",
+    "MovePlan",
+    "MoveRequest",
+    "MovesPlanned",
     "Node",
     "NodeObserver",
     "NodeOptions",
@@ -78,6 +97,7 @@ __all__ = [
     "PeerMethod",
     "Process",
     "RaftGroupStatus",
+    "RebalancePlan",
     "RemotePartition",
     "ReplicaCalls",
     "SinksState",
@@ -92,11 +112,13 @@ __all__ = [
     "leaving_beside",
     "member_message",
     "misplaced_batch",
+    "move_standings",
     "partition_command",
     "pieces_of",
     "problems",
     "publication_in",
     "published_records",
+    "reason_name",
     "reasons_to_keep",
     "restore_state",
     "safe_to_stop",

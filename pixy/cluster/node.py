@@ -325,7 +325,13 @@ class Node:
             self.state_groups,
             self.partitions,
             self.peers,
-            SelfReports(self._why_not_ready, self._why_blocked, self._own_troubles, self.disk),
+            SelfReports(
+                self._why_not_ready,
+                self._why_blocked,
+                self._own_troubles,
+                self.disk,
+                self._needs_only_replicas,
+            ),
         )
         if self.peers is not None:
             self.calls = ReplicaCalls(self.peers.relays, self._is_up)
@@ -496,7 +502,6 @@ class Node:
         forwarded = ForwardedProposals(driver, commands, peers.refuse, self._fault)
         answers = ProposeAnswers(driver, forwarded, self._find_group)
         assert self.remote is not None
-        assert self._sideloading is not None
         self.remote.answer = answers.answer
         duties = PeerDependencies(
             register=self._register_peer,
@@ -515,7 +520,6 @@ class Node:
             ticked=self._ticked,
             has_all_groups=lambda: not self._starting,
             partitions=self.partitions,
-            pieces=self._sideloading,
             propose_to_metadata=self._propose_to_metadata,
             needs_only_replicas=self._needs_only_replicas,
         )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pixy.cluster.log import PartitionReplica
+from pixy.cluster.peering import MoveRequest, MovesPlanned, plan_request, view_of
 from pixy.cluster.publications import StagingRouter
 from pixy.cluster.replicas import CommandProposals, StateGroups
 from pixy.cluster.state import (
@@ -60,6 +61,8 @@ _COMMAND_S = 15.0
 _CONFIRM_S = 5.0
 _AGAIN_S = 1.0
 """Seconds within which a change is tried again that has met another one."""
+_PLANNED_AT_ONCE = 500
+"""Partitions whose moves are planned in a step of the event loop."""
 _FIRST_START_S = 300.0
 """Seconds that a node which has joined gets for its first start while others wait to join."""
 
@@ -332,6 +335,23 @@ class NodeCommands:
         self.check_moving()
         command = DrainNode(node_id=node_id, draining=draining)
         await self._run(MetadataCommand(drain_node=command), _COMMAND_S)
+
+    async def plan_moves(self, request: MoveRequest) -> MovesPlanned:
+        """Plan moves, and begin none.
+
+        Raises:
+            NotFound, UnknownTopic, UnknownPartition: what is to move, or where to, is not there.
+            FailedPrecondition: it cannot move so, or a node has an older release.
+            Unavailable: no majority in time.
+        """
+        self.check_moving()
+        if len(self._metadata.registered) > 1:
+            await self._confirm(_CONFIRM_S)
+        reached = [node_id for node_id in self._metadata.registered if self._is_reachable(node_id)]
+        seen = {**self._metadata.topics}, self._metadata.registered, view_of(self._metadata, reached)
+        if self._metadata.partitions <= _PLANNED_AT_ONCE:
+            return plan_request(request, *seen)
+        return await asyncio.to_thread(plan_request, request, *seen)
 
     async def begin_moves(
         self, reason: MoveReason.ValueType, moves: Sequence[PartitionMove]

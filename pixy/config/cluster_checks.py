@@ -9,6 +9,9 @@ from typing import NamedTuple
 from pixy.config.addresses import is_every_interface, is_loopback, split_address, why_not_dialled
 from pixy.config.options import Config
 
+_RESTART_S = 60.0
+"""Longest restart that is nothing special."""
+
 
 class Contradiction(NamedTuple):
     """A contradiction, and the options of which at least one was set."""
@@ -48,6 +51,11 @@ def find_dangers(config: Config) -> Iterator[str]:
         yield (
             f"{listed} is set and cluster.secret_file is not: every process of this machine can join as a node, and then "
             "read, write and delete everything. Set cluster.secret_file, the same on all nodes"
+        )
+    if "embedded" in kinds and 0 < config.cluster.replace_after < _RESTART_S:
+        yield (
+            f"cluster.replace_after is {config.cluster.replace_after:g} s: a node that restarts for as long loses its replicas "
+            "to others, which copy all of its data. Set some minutes, or 0s for never"
         )
     if len(join) == 2 and "embedded" in kinds:
         yield (

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12pixy_cluster.proto\x12\x0fpixy.cluster.v1\" \n\rStatusRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"\xd2\x01\n\x0eStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12*\n\x05nodes\x18\x03 \x03(\x0b\x32\x1b.pixy.cluster.v1.NodeStatus\x12\x30\n\x06groups\x18\x04 \x03(\x0b\x32 .pixy.cluster.v1.RaftGroupStatus\x12\x18\n\x10under_replicated\x18\x05 \x03(\t\x12\x11\n\tnot_ready\x18\x06 \x01(\t\x12\x10\n\x08problems\x18\x07 \x03(\t\"\xff\x02\n\nNodeStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\r\x12\n\n\x02up\x18\x07 \x01(\x08\x12\x16\n\tsilent_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x63lock_offset_ms\x18\t \x01(\x03\x12\x0f\n\x07problem\x18\n \x01(\t\x12\x17\n\x0freasons_to_stay\x18\x0b \x03(\t\x12\x0f\n\x07through\x18\x0c \x01(\x05\x12\x0f\n\x07removed\x18\r \x01(\x08\x12\x19\n\x11max_message_bytes\x18\x0e \x01(\x04\x12\x10\n\x08troubles\x18\x0f \x03(\t\x12\x14\n\x0cunreplicated\x18\x10 \x01(\t\x12\x12\n\ndisk_bytes\x18\x11 \x01(\x04\x12\x17\n\x0f\x64isk_free_bytes\x18\x12 \x01(\x04\x42\x0c\n\n_silent_ms\"\x84\x02\n\x0fRaftGroupStatus\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06leader\x18\x03 \x01(\x05\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0e\n\x06voters\x18\x05 \x03(\x05\x12\x10\n\x08learners\x18\x06 \x03(\x05\x12\x17\n\x0fvoters_outgoing\x18\x07 \x03(\x05\x12.\n\x07members\x18\x08 \x03(\x0b\x32\x1d.pixy.cluster.v1.MemberStatus\x12\x14\n\x0cis_partition\x18\t \x01(\x08\x12\x30\n\x07\x64\x61maged\x18\n \x03(\x0b\x32\x1f.pixy.cluster.v1.DamagedReplica\"1\n\x0e\x44\x61magedReplica\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"M\n\x0cMemberStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\r\n\x05match\x18\x02 \x01(\x04\x12\x0e\n\x06\x62\x65hind\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\"5\n\x11RemoveNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\"\x14\n\x12RemoveNodeResponse\"5\n\x11\x46orgetNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\"\x14\n\x12\x46orgetNodeResponse2\x88\x02\n\x07\x43luster\x12K\n\x06Status\x12\x1e.pixy.cluster.v1.StatusRequest\x1a\x1f.pixy.cluster.v1.StatusResponse\"\x00\x12W\n\nRemoveNode\x12\".pixy.cluster.v1.RemoveNodeRequest\x1a#.pixy.cluster.v1.RemoveNodeResponse\"\x00\x12W\n\nForgetNode\x12\".pixy.cluster.v1.ForgetNodeRequest\x1a#.pixy.cluster.v1.ForgetNodeResponse\"\x00\x42\x1bZ\x19pixy/cluster/v1;clusterv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12pixy_cluster.proto\x12\x0fpixy.cluster.v1\" \n\rStatusRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"\x90\x02\n\x0eStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12*\n\x05nodes\x18\x03 \x03(\x0b\x32\x1b.pixy.cluster.v1.NodeStatus\x12\x30\n\x06groups\x18\x04 \x03(\x0b\x32 .pixy.cluster.v1.RaftGroupStatus\x12\x18\n\x10under_replicated\x18\x05 \x03(\t\x12\x11\n\tnot_ready\x18\x06 \x01(\t\x12\x10\n\x08problems\x18\x07 \x03(\t\x12\x10\n\x08\x63\x61n_move\x18\x08 \x01(\x08\x12*\n\x05moves\x18\t \x03(\x0b\x32\x1b.pixy.cluster.v1.MoveStatus\"\xba\x03\n\nNodeStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\r\x12\n\n\x02up\x18\x07 \x01(\x08\x12\x16\n\tsilent_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x63lock_offset_ms\x18\t \x01(\x03\x12\x0f\n\x07problem\x18\n \x01(\t\x12\x17\n\x0freasons_to_stay\x18\x0b \x03(\t\x12\x0f\n\x07through\x18\x0c \x01(\x05\x12\x0f\n\x07removed\x18\r \x01(\x08\x12\x19\n\x11max_message_bytes\x18\x0e \x01(\x04\x12\x10\n\x08troubles\x18\x0f \x03(\t\x12\x14\n\x0cunreplicated\x18\x10 \x01(\t\x12\x12\n\ndisk_bytes\x18\x11 \x01(\x04\x12\x17\n\x0f\x64isk_free_bytes\x18\x12 \x01(\x04\x12\x10\n\x08\x64raining\x18\x13 \x01(\x08\x12\x10\n\x08replicas\x18\x14 \x01(\r\x12\x15\n\rkept_replicas\x18\x15 \x01(\rB\x0c\n\n_silent_ms\"\xbf\x01\n\nMoveStatus\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x0e\n\x06target\x18\x06 \x03(\x05\x12\r\n\x05state\x18\x07 \x01(\t\x12\r\n\x05waits\x18\x08 \x01(\t\x12+\n\x06\x63opies\x18\t \x03(\x0b\x32\x1b.pixy.cluster.v1.CopyStatus\"q\n\nCopyStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x63opied_bytes\x18\x02 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x18\n\x10\x62ytes_per_second\x18\x04 \x01(\x04\x12\r\n\x05waits\x18\x05 \x01(\t\"\x84\x02\n\x0fRaftGroupStatus\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06leader\x18\x03 \x01(\x05\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0e\n\x06voters\x18\x05 \x03(\x05\x12\x10\n\x08learners\x18\x06 \x03(\x05\x12\x17\n\x0fvoters_outgoing\x18\x07 \x03(\x05\x12.\n\x07members\x18\x08 \x03(\x0b\x32\x1d.pixy.cluster.v1.MemberStatus\x12\x14\n\x0cis_partition\x18\t \x01(\x08\x12\x30\n\x07\x64\x61maged\x18\n \x03(\x0b\x32\x1f.pixy.cluster.v1.DamagedReplica\"1\n\x0e\x44\x61magedReplica\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"M\n\x0cMemberStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\r\n\x05match\x18\x02 \x01(\x04\x12\x0e\n\x06\x62\x65hind\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\"5\n\x11RemoveNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\"\x14\n\x12RemoveNodeResponse\"5\n\x11\x46orgetNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\"\x14\n\x12\x46orgetNodeResponse\"F\n\x10\x44rainNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x10\n\x08\x64raining\x18\x03 \x01(\x08\"\x13\n\x11\x44rainNodeResponse\"\xbc\x01\n\x10PlanMovesRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x16\n\x0c\x64rained_node\x18\x02 \x01(\x05H\x00\x12-\n\x04move\x18\x03 \x01(\x0b\x32\x1d.pixy.cluster.v1.MovedReplicaH\x00\x12\x13\n\trebalance\x18\x04 \x01(\x08H\x00\x12\x31\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x1f.pixy.cluster.v1.CancelledMovesH\x00\x42\x08\n\x06wanted\"T\n\x0cMovedReplica\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tfrom_node\x18\x03 \x01(\x05\x12\x0f\n\x07to_node\x18\x04 \x01(\x05\"2\n\x0e\x43\x61ncelledMoves\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"R\n\x11PlanMovesResponse\x12+\n\x05moves\x18\x01 \x03(\x0b\x32\x1c.pixy.cluster.v1.PlannedMove\x12\x10\n\x08left_out\x18\x02 \x03(\t\"p\n\x0bPlannedMove\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x0e\n\x06target\x18\x05 \x03(\x05\x12\r\n\x05token\x18\x06 \x01(\x0c\"D\n\x11\x42\x65ginMovesRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06tokens\x18\x03 \x03(\x0c\"%\n\x12\x42\x65ginMovesResponse\x12\x0f\n\x07refused\x18\x01 \x03(\t2\x8d\x04\n\x07\x43luster\x12K\n\x06Status\x12\x1e.pixy.cluster.v1.StatusRequest\x1a\x1f.pixy.cluster.v1.StatusResponse\"\x00\x12W\n\nRemoveNode\x12\".pixy.cluster.v1.RemoveNodeRequest\x1a#.pixy.cluster.v1.RemoveNodeResponse\"\x00\x12W\n\nForgetNode\x12\".pixy.cluster.v1.ForgetNodeRequest\x1a#.pixy.cluster.v1.ForgetNodeResponse\"\x00\x12T\n\tDrainNode\x12!.pixy.cluster.v1.DrainNodeRequest\x1a\".pixy.cluster.v1.DrainNodeResponse\"\x00\x12T\n\tPlanMoves\x12!.pixy.cluster.v1.PlanMovesRequest\x1a\".pixy.cluster.v1.PlanMovesResponse\"\x00\x12W\n\nBeginMoves\x12\".pixy.cluster.v1.BeginMovesRequest\x1a#.pixy.cluster.v1.BeginMovesResponse\"\x00\x42\x1bZ\x19pixy/cluster/v1;clusterv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,23 +35,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSREQUEST']._serialized_start=39
   _globals['_STATUSREQUEST']._serialized_end=71
   _globals['_STATUSRESPONSE']._serialized_start=74
-  _globals['_STATUSRESPONSE']._serialized_end=284
-  _globals['_NODESTATUS']._serialized_start=287
-  _globals['_NODESTATUS']._serialized_end=670
-  _globals['_RAFTGROUPSTATUS']._serialized_start=673
-  _globals['_RAFTGROUPSTATUS']._serialized_end=933
-  _globals['_DAMAGEDREPLICA']._serialized_start=935
-  _globals['_DAMAGEDREPLICA']._serialized_end=984
-  _globals['_MEMBERSTATUS']._serialized_start=986
-  _globals['_MEMBERSTATUS']._serialized_end=1063
-  _globals['_REMOVENODEREQUEST']._serialized_start=1065
-  _globals['_REMOVENODEREQUEST']._serialized_end=1118
-  _globals['_REMOVENODERESPONSE']._serialized_start=1120
-  _globals['_REMOVENODERESPONSE']._serialized_end=1140
-  _globals['_FORGETNODEREQUEST']._serialized_start=1142
-  _globals['_FORGETNODEREQUEST']._serialized_end=1195
-  _globals['_FORGETNODERESPONSE']._serialized_start=1197
-  _globals['_FORGETNODERESPONSE']._serialized_end=1217
-  _globals['_CLUSTER']._serialized_start=1220
-  _globals['_CLUSTER']._serialized_end=1484
+  _globals['_STATUSRESPONSE']._serialized_end=346
+  _globals['_NODESTATUS']._serialized_start=349
+  _globals['_NODESTATUS']._serialized_end=791
+  _globals['_MOVESTATUS']._serialized_start=794
+  _globals['_MOVESTATUS']._serialized_end=985
+  _globals['_COPYSTATUS']._serialized_start=987
+  _globals['_COPYSTATUS']._serialized_end=1100
+  _globals['_RAFTGROUPSTATUS']._serialized_start=1103
+  _globals['_RAFTGROUPSTATUS']._serialized_end=1363
+  _globals['_DAMAGEDREPLICA']._serialized_start=1365
+  _globals['_DAMAGEDREPLICA']._serialized_end=1414
+  _globals['_MEMBERSTATUS']._serialized_start=1416
+  _globals['_MEMBERSTATUS']._serialized_end=1493
+  _globals['_REMOVENODEREQUEST']._serialized_start=1495
+  _globals['_REMOVENODEREQUEST']._serialized_end=1548
+  _globals['_REMOVENODERESPONSE']._serialized_start=1550
+  _globals['_REMOVENODERESPONSE']._serialized_end=1570
+  _globals['_FORGETNODEREQUEST']._serialized_start=1572
+  _globals['_FORGETNODEREQUEST']._serialized_end=1625
+  _globals['_FORGETNODERESPONSE']._serialized_start=1627
+  _globals['_FORGETNODERESPONSE']._serialized_end=1647
+  _globals['_DRAINNODEREQUEST']._serialized_start=1649
+  _globals['_DRAINNODEREQUEST']._serialized_end=1719
+  _globals['_DRAINNODERESPONSE']._serialized_start=1721
+  _globals['_DRAINNODERESPONSE']._serialized_end=1740
+  _globals['_PLANMOVESREQUEST']._serialized_start=1743
+  _globals['_PLANMOVESREQUEST']._serialized_end=1931
+  _globals['_MOVEDREPLICA']._serialized_start=1933
+  _globals['_MOVEDREPLICA']._serialized_end=2017
+  _globals['_CANCELLEDMOVES']._serialized_start=2019
+  _globals['_CANCELLEDMOVES']._serialized_end=2069
+  _globals['_PLANMOVESRESPONSE']._serialized_start=2071
+  _globals['_PLANMOVESRESPONSE']._serialized_end=2153
+  _globals['_PLANNEDMOVE']._serialized_start=2155
+  _globals['_PLANNEDMOVE']._serialized_end=2267
+  _globals['_BEGINMOVESREQUEST']._serialized_start=2269
+  _globals['_BEGINMOVESREQUEST']._serialized_end=2337
+  _globals['_BEGINMOVESRESPONSE']._serialized_start=2339
+  _globals['_BEGINMOVESRESPONSE']._serialized_end=2376
+  _globals['_CLUSTER']._serialized_start=2379
+  _globals['_CLUSTER']._serialized_end=2904
 # @@protoc_insertion_point(module_scope)

@@ -57,12 +57,16 @@ class StatusResponse(_message.Message):
     UNDER_REPLICATED_FIELD_NUMBER: _builtins.int
     NOT_READY_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    CAN_MOVE_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """16 bytes, unique to this cluster; empty before it is formed."""
     node_id: _builtins.int
     """Id of the node that answers, 0 if it has none yet."""
     not_ready: _builtins.str
     """Reason why the answering node serves nothing yet; empty if it serves."""
+    can_move: _builtins.bool
+    """Replicas can move: all nodes run releases that know it."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]:
         """The nodes. One that was removed is listed as long as raft groups have it as a member, and by
@@ -81,6 +85,10 @@ class StatusResponse(_message.Message):
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Sentences about everything that is not well, the most severe first."""
 
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___MoveStatus]:
+        """Partitions that move to other nodes."""
+
     def __init__(
         self,
         *,
@@ -91,10 +99,12 @@ class StatusResponse(_message.Message):
         under_replicated: _abc.Iterable[_builtins.str] | None = ...,
         not_ready: _builtins.str = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
+        can_move: _builtins.bool = ...,
+        moves: _abc.Iterable[Global___MoveStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "groups", b"groups", "node_id", b"node_id", "nodes", b"nodes", "not_ready", b"not_ready", "problems", b"problems", "under_replicated", b"under_replicated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_move", b"can_move", "cluster_id", b"cluster_id", "groups", b"groups", "moves", b"moves", "node_id", b"node_id", "nodes", b"nodes", "not_ready", b"not_ready", "problems", b"problems", "under_replicated", b"under_replicated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -122,6 +132,9 @@ class NodeStatus(_message.Message):
     UNREPLICATED_FIELD_NUMBER: _builtins.int
     DISK_BYTES_FIELD_NUMBER: _builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    KEPT_REPLICAS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     """Node id."""
     address: _builtins.str
@@ -157,6 +170,12 @@ class NodeStatus(_message.Message):
     disk_bytes: _builtins.int
     """Size of the file system with its data, and what is free there. 0 if it has not told."""
     disk_free_bytes: _builtins.int
+    draining: _builtins.bool
+    """It is drained: it gets no replicas, and gives those that it has to other nodes."""
+    replicas: _builtins.int
+    """Replicas of partitions that it has, or is to have, once all moves have ended."""
+    kept_replicas: _builtins.int
+    """Those of them that a drained node keeps, because no other node can take them."""
     @_builtins.property
     def reasons_to_stay(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Reasons against stopping it. Empty: it can be stopped without a failed call."""
@@ -188,16 +207,112 @@ class NodeStatus(_message.Message):
         unreplicated: _builtins.str = ...,
         disk_bytes: _builtins.int = ...,
         disk_free_bytes: _builtins.int = ...,
+        draining: _builtins.bool = ...,
+        replicas: _builtins.int = ...,
+        kept_replicas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "troubles", b"troubles", "unreplicated", b"unreplicated", "up", b"up", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "kept_replicas", b"kept_replicas", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "replicas", b"replicas", "silent_ms", b"silent_ms", "through", b"through", "troubles", b"troubles", "unreplicated", b"unreplicated", "up", b"up", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silent_ms: _TypeAlias = _typing.Literal["silent_ms"]  # noqa: Y015
     _WhichOneofArgType__silent_ms: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__silent_ms) -> _WhichOneofReturnType__silent_ms | None: ...
 
 Global___NodeStatus: _TypeAlias = NodeStatus  # noqa: Y015
+
+@_typing.final
+class MoveStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    """Raft group, and topic and partition."""
+    topic: _builtins.str
+    partition: _builtins.int
+    reason: _builtins.str
+    """raise, replace, drain, remove, lower (the cluster's own); move, rebalance, cancel (a client's)."""
+    state: _builtins.str
+    """Where it is: waiting, learner (new nodes become learners), copying, caught up, handing over (the
+    leader goes), joint (the voters are being swapped) or ending.
+    """
+    waits: _builtins.str
+    """Reason why it does not go on; empty if it does, as far as the answering node knows."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Nodes that serve the partition, and those that are to; the first ones are preferred as leaders."""
+
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyStatus]:
+        """Copies of its records that new nodes fetch."""
+
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        target: _abc.Iterable[_builtins.int] | None = ...,
+        state: _builtins.str = ...,
+        waits: _builtins.str = ...,
+        copies: _abc.Iterable[Global___CopyStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "partition", b"partition", "raft_group", b"raft_group", "reason", b"reason", "replicas", b"replicas", "state", b"state", "target", b"target", "topic", b"topic", "waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveStatus: _TypeAlias = MoveStatus  # noqa: Y015
+
+@_typing.final
+class CopyStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    COPIED_BYTES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    """Node that fetches."""
+    copied_bytes: _builtins.int
+    """Bytes that it has fetched since it began, or began anew, and all bytes of the copy, as far as
+    sources have told.
+    """
+    total_bytes: _builtins.int
+    bytes_per_second: _builtins.int
+    """Bytes that it has fetched in each of the last seconds, on average."""
+    waits: _builtins.str
+    """Reason why it does not fetch; empty if it does."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        copied_bytes: _builtins.int = ...,
+        total_bytes: _builtins.int = ...,
+        bytes_per_second: _builtins.int = ...,
+        waits: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "copied_bytes", b"copied_bytes", "node_id", b"node_id", "total_bytes", b"total_bytes", "waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyStatus: _TypeAlias = CopyStatus  # noqa: Y015
 
 @_typing.final
 class RaftGroupStatus(_message.Message):
@@ -401,3 +516,257 @@ class ForgetNodeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForgetNodeResponse: _TypeAlias = ForgetNodeResponse  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Cluster of the node."""
+    node_id: _builtins.int
+    """Node id."""
+    draining: _builtins.bool
+    """False: it gets replicas again, and keeps those that it has."""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        node_id: _builtins.int = ...,
+        draining: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "draining", b"draining", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class PlanMovesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    DRAINED_NODE_FIELD_NUMBER: _builtins.int
+    MOVE_FIELD_NUMBER: _builtins.int
+    REBALANCE_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Cluster of the nodes."""
+    drained_node: _builtins.int
+    """Id of a node: what will move once it is drained. `DrainNode` begins it, not `BeginMoves`."""
+    rebalance: _builtins.bool
+    """The same number of replicas, and of preferred leaders, on all nodes."""
+    @_builtins.property
+    def move(self) -> Global___MovedReplica:
+        """One replica on another node."""
+
+    @_builtins.property
+    def cancel(self) -> Global___CancelledMoves:
+        """Moves that are to be taken back."""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        drained_node: _builtins.int = ...,
+        move: Global___MovedReplica | None = ...,
+        rebalance: _builtins.bool = ...,
+        cancel: Global___CancelledMoves | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "drained_node", b"drained_node", "move", b"move", "rebalance", b"rebalance", "wanted", b"wanted"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "cluster", b"cluster", "drained_node", b"drained_node", "move", b"move", "rebalance", b"rebalance", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_wanted: _TypeAlias = _typing.Literal["drained_node", "move", "rebalance", "cancel"]  # noqa: Y015
+    _WhichOneofArgType_wanted: _TypeAlias = _typing.Literal["wanted", b"wanted"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_wanted) -> _WhichOneofReturnType_wanted | None: ...
+
+Global___PlanMovesRequest: _TypeAlias = PlanMovesRequest  # noqa: Y015
+
+@_typing.final
+class MovedReplica(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FROM_NODE_FIELD_NUMBER: _builtins.int
+    TO_NODE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    from_node: _builtins.int
+    to_node: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        from_node: _builtins.int = ...,
+        to_node: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_node", b"from_node", "partition", b"partition", "to_node", b"to_node", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MovedReplica: _TypeAlias = MovedReplica  # noqa: Y015
+
+@_typing.final
+class CancelledMoves(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Of one partition; an empty topic means those of all."""
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelledMoves: _TypeAlias = CancelledMoves  # noqa: Y015
+
+@_typing.final
+class PlanMovesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedMove]:
+        """Moves that can begin, a thousand at most."""
+
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sentences about what does not move, or not yet."""
+
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___PlannedMove] | None = ...,
+        left_out: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_out", b"left_out", "moves", b"moves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanMovesResponse: _TypeAlias = PlanMovesResponse  # noqa: Y015
+
+@_typing.final
+class PlannedMove(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    reason: _builtins.str
+    """See `MoveStatus`."""
+    token: _builtins.bytes
+    """The move and the partition as it was seen, for `BeginMoves`."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        target: _abc.Iterable[_builtins.int] | None = ...,
+        token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "reason", b"reason", "replicas", b"replicas", "target", b"target", "token", b"token", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedMove: _TypeAlias = PlannedMove  # noqa: Y015
+
+@_typing.final
+class BeginMovesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Cluster of the nodes."""
+    reason: _builtins.str
+    """Reason of all these moves: move (also if it is empty), rebalance or cancel."""
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """`PlannedMove.token` of each."""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        tokens: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "reason", b"reason", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginMovesRequest: _TypeAlias = BeginMovesRequest  # noqa: Y015
+
+@_typing.final
+class BeginMovesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sentences about moves that have not begun."""
+
+    def __init__(
+        self,
+        *,
+        refused: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginMovesResponse: _TypeAlias = BeginMovesResponse  # noqa: Y015

@@ -49,6 +49,21 @@ class ClusterStub(object):
                 request_serializer=pixy__cluster__pb2.ForgetNodeRequest.SerializeToString,
                 response_deserializer=pixy__cluster__pb2.ForgetNodeResponse.FromString,
                 _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/pixy.cluster.v1.Cluster/DrainNode',
+                request_serializer=pixy__cluster__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=pixy__cluster__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.PlanMoves = channel.unary_unary(
+                '/pixy.cluster.v1.Cluster/PlanMoves',
+                request_serializer=pixy__cluster__pb2.PlanMovesRequest.SerializeToString,
+                response_deserializer=pixy__cluster__pb2.PlanMovesResponse.FromString,
+                _registered_method=True)
+        self.BeginMoves = channel.unary_unary(
+                '/pixy.cluster.v1.Cluster/BeginMoves',
+                request_serializer=pixy__cluster__pb2.BeginMovesRequest.SerializeToString,
+                response_deserializer=pixy__cluster__pb2.BeginMovesResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer(object):
@@ -95,6 +110,46 @@ class ClusterServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainNode(self, request, context):
+        """Has a node give its replicas to others, as far as they can take them, or no longer. When the call
+        returns that is decided; `Status` has the moves. Until it is undone the node gets no replicas.
+
+        Status codes:
+        NOT_FOUND (5)            no such node, or it was removed;
+        FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
+        UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanMoves(self, request, context):
+        """Plans moves of replicas, and begins none. The node that answers plans with what it sees.
+
+        Status codes:
+        INVALID_ARGUMENT (3)     nothing is asked for;
+        NOT_FOUND (5)            no such topic, partition or node;
+        FAILED_PRECONDITION (9)  the partition cannot move so; a node runs a release that does not move
+        replicas; or a Kafka cluster;
+        UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginMoves(self, request, context):
+        """Begins moves that `PlanMoves` has planned, except those of partitions that have moved, or begun
+        to move, meanwhile. When the call returns that is decided; `Status` has the moves.
+
+        Status codes:
+        INVALID_ARGUMENT (3)     what is given is no plan;
+        FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
+        UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -112,6 +167,21 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.ForgetNode,
                     request_deserializer=pixy__cluster__pb2.ForgetNodeRequest.FromString,
                     response_serializer=pixy__cluster__pb2.ForgetNodeResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=pixy__cluster__pb2.DrainNodeRequest.FromString,
+                    response_serializer=pixy__cluster__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'PlanMoves': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanMoves,
+                    request_deserializer=pixy__cluster__pb2.PlanMovesRequest.FromString,
+                    response_serializer=pixy__cluster__pb2.PlanMovesResponse.SerializeToString,
+            ),
+            'BeginMoves': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginMoves,
+                    request_deserializer=pixy__cluster__pb2.BeginMovesRequest.FromString,
+                    response_serializer=pixy__cluster__pb2.BeginMovesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -195,6 +265,87 @@ class Cluster(object):
             '/pixy.cluster.v1.Cluster/ForgetNode',
             pixy__cluster__pb2.ForgetNodeRequest.SerializeToString,
             pixy__cluster__pb2.ForgetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pixy.cluster.v1.Cluster/DrainNode',
+            pixy__cluster__pb2.DrainNodeRequest.SerializeToString,
+            pixy__cluster__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanMoves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pixy.cluster.v1.Cluster/PlanMoves',
+            pixy__cluster__pb2.PlanMovesRequest.SerializeToString,
+            pixy__cluster__pb2.PlanMovesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginMoves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pixy.cluster.v1.Cluster/BeginMoves',
+            pixy__cluster__pb2.BeginMovesRequest.SerializeToString,
+            pixy__cluster__pb2.BeginMovesResponse.FromString,
             options,
             channel_credentials,
             insecure,

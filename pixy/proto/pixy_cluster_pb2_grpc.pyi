@@ -68,6 +68,34 @@ class ClusterStub:
       FAILED_PRECONDITION (9)  the node is running, or the only one; or a Kafka cluster;
       UNAVAILABLE (14)         a majority of the nodes cannot be reached.
     """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_pixy_cluster_pb2.DrainNodeRequest, _pixy_cluster_pb2.DrainNodeResponse]
+    """Has a node give its replicas to others, as far as they can take them, or no longer. When the call
+    returns that is decided; `Status` has the moves. Until it is undone the node gets no replicas.
+
+    Status codes:
+      NOT_FOUND (5)            no such node, or it was removed;
+      FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
+      UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+    """
+    PlanMoves: _grpc.UnaryUnaryMultiCallable[_pixy_cluster_pb2.PlanMovesRequest, _pixy_cluster_pb2.PlanMovesResponse]
+    """Plans moves of replicas, and begins none. The node that answers plans with what it sees.
+
+    Status codes:
+      INVALID_ARGUMENT (3)     nothing is asked for;
+      NOT_FOUND (5)            no such topic, partition or node;
+      FAILED_PRECONDITION (9)  the partition cannot move so; a node runs a release that does not move
+                               replicas; or a Kafka cluster;
+      UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+    """
+    BeginMoves: _grpc.UnaryUnaryMultiCallable[_pixy_cluster_pb2.BeginMovesRequest, _pixy_cluster_pb2.BeginMovesResponse]
+    """Begins moves that `PlanMoves` has planned, except those of partitions that have moved, or begun
+    to move, meanwhile. When the call returns that is decided; `Status` has the moves.
+
+    Status codes:
+      INVALID_ARGUMENT (3)     what is given is no plan;
+      FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
+      UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+    """
 
 @_typing.type_check_only
 class ClusterAsyncStub(ClusterStub):
@@ -99,6 +127,34 @@ class ClusterAsyncStub(ClusterStub):
     Status codes:
       NOT_FOUND (5)            no such node;
       FAILED_PRECONDITION (9)  the node is running, or the only one; or a Kafka cluster;
+      UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+    """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_pixy_cluster_pb2.DrainNodeRequest, _pixy_cluster_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    """Has a node give its replicas to others, as far as they can take them, or no longer. When the call
+    returns that is decided; `Status` has the moves. Until it is undone the node gets no replicas.
+
+    Status codes:
+      NOT_FOUND (5)            no such node, or it was removed;
+      FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
+      UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+    """
+    PlanMoves: _aio.UnaryUnaryMultiCallable[_pixy_cluster_pb2.PlanMovesRequest, _pixy_cluster_pb2.PlanMovesResponse]  # type: ignore[assignment]
+    """Plans moves of replicas, and begins none. The node that answers plans with what it sees.
+
+    Status codes:
+      INVALID_ARGUMENT (3)     nothing is asked for;
+      NOT_FOUND (5)            no such topic, partition or node;
+      FAILED_PRECONDITION (9)  the partition cannot move so; a node runs a release that does not move
+                               replicas; or a Kafka cluster;
+      UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+    """
+    BeginMoves: _aio.UnaryUnaryMultiCallable[_pixy_cluster_pb2.BeginMovesRequest, _pixy_cluster_pb2.BeginMovesResponse]  # type: ignore[assignment]
+    """Begins moves that `PlanMoves` has planned, except those of partitions that have moved, or begun
+    to move, meanwhile. When the call returns that is decided; `Status` has the moves.
+
+    Status codes:
+      INVALID_ARGUMENT (3)     what is given is no plan;
+      FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
       UNAVAILABLE (14)         a majority of the nodes cannot be reached.
     """
 
@@ -147,6 +203,52 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
         Status codes:
           NOT_FOUND (5)            no such node;
           FAILED_PRECONDITION (9)  the node is running, or the only one; or a Kafka cluster;
+          UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+        """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _pixy_cluster_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pixy_cluster_pb2.DrainNodeResponse, _abc.Awaitable[_pixy_cluster_pb2.DrainNodeResponse]]:
+        """Has a node give its replicas to others, as far as they can take them, or no longer. When the call
+        returns that is decided; `Status` has the moves. Until it is undone the node gets no replicas.
+
+        Status codes:
+          NOT_FOUND (5)            no such node, or it was removed;
+          FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
+          UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+        """
+
+    @_abc_1.abstractmethod
+    def PlanMoves(
+        self,
+        request: _pixy_cluster_pb2.PlanMovesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pixy_cluster_pb2.PlanMovesResponse, _abc.Awaitable[_pixy_cluster_pb2.PlanMovesResponse]]:
+        """Plans moves of replicas, and begins none. The node that answers plans with what it sees.
+
+        Status codes:
+          INVALID_ARGUMENT (3)     nothing is asked for;
+          NOT_FOUND (5)            no such topic, partition or node;
+          FAILED_PRECONDITION (9)  the partition cannot move so; a node runs a release that does not move
+                                   replicas; or a Kafka cluster;
+          UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+        """
+
+    @_abc_1.abstractmethod
+    def BeginMoves(
+        self,
+        request: _pixy_cluster_pb2.BeginMovesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pixy_cluster_pb2.BeginMovesResponse, _abc.Awaitable[_pixy_cluster_pb2.BeginMovesResponse]]:
+        """Begins moves that `PlanMoves` has planned, except those of partitions that have moved, or begun
+        to move, meanwhile. When the call returns that is decided; `Status` has the moves.
+
+        Status codes:
+          INVALID_ARGUMENT (3)     what is given is no plan;
+          FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
           UNAVAILABLE (14)         a majority of the nodes cannot be reached.
         """
 

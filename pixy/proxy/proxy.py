@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pixy.aio.steps import in_steps
 from pixy.backend import Backend, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
+from pixy.cluster import MoveRequest, MovesPlanned
 from pixy.config import ProxyConfig
 from pixy.consume import (
     AckDone,
@@ -42,6 +43,7 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.metrics import Histogram
+from pixy.proto.state_pb2 import MoveReason, PartitionMove
 from pixy.proxy.accumulator import Accumulators
 from pixy.proxy.log import Log
 from pixy.proxy.produce_answers import ProduceDone
@@ -594,6 +596,36 @@ class Proxy:
         if self._draining:
             raise ShuttingDown
         await self._backend.forget_node(node_id)
+
+    async def drain_node(self, node_id: int, *, draining: bool) -> None:
+        """Have a node give its replicas to others, or no longer, as `Backend.drain_node`.
+
+        Raises:
+            NotFound, FailedPrecondition, ShuttingDown.
+        """
+        if self._draining:
+            raise ShuttingDown
+        await self._backend.drain_node(node_id, draining=draining)
+
+    async def plan_moves(self, request: MoveRequest) -> MovesPlanned:
+        """Plan moves of replicas, as `Backend.plan_moves`.
+
+        Raises:
+            NotFound, UnknownTopic, UnknownPartition, FailedPrecondition.
+        """
+        return await self._backend.plan_moves(request)
+
+    async def begin_moves(
+        self, reason: MoveReason.ValueType, moves: Sequence[PartitionMove]
+    ) -> Sequence[str]:
+        """Begin planned moves, as `Backend.begin_moves`.
+
+        Raises:
+            FailedPrecondition, ShuttingDown.
+        """
+        if self._draining:
+            raise ShuttingDown
+        return await self._backend.begin_moves(reason, moves)
 
     # --- checks -----------------------------------------------------------------------------------
 

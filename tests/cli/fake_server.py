@@ -181,6 +181,15 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer, ClusterServicer):
     def RemoveNode(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
+    def DrainNode(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    def PlanMoves(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    def BeginMoves(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
     def ForgetNode(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 

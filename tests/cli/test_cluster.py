@@ -136,7 +136,8 @@ async def test_the_status_is_printed_as_json(run_on: RunOnServer, served: FakeSe
     found = json.loads(result.stdout)
     assert result.exit_code == 1
     assert list(found) == [
-        *("cluster_id", "node_id", "nodes", "groups", "under_replicated", "not_ready", "problems")
+        *("cluster_id", "node_id", "nodes", "groups", "under_replicated", "not_ready", "problems"),
+        *("can_move", "moves"),
     ]
     assert found["cluster_id"] == bytes(range(16)).hex()
     assert found["nodes"][2] == {
@@ -157,6 +158,9 @@ async def test_the_status_is_printed_as_json(run_on: RunOnServer, served: FakeSe
         "unreplicated": "",
         "disk_bytes": None,
         "disk_free_bytes": None,
+        "draining": False,
+        "replicas": 0,
+        "kept_replicas": 0,
     }
     assert found["nodes"][0]["silent_ms"] is None
     assert found["groups"][0] == {

@@ -150,6 +150,22 @@ def test_a_cluster_of_two_gives_a_warning() -> None:
     assert warning.startswith("cluster.join names two nodes")
 
 
+@pytest.mark.parametrize("seconds", ["59s", "1s"])
+def test_nodes_that_are_replaced_during_a_restart_give_a_warning(seconds: str) -> None:
+    (warning,) = load_config(None, {}, {"cluster.replace_after": seconds}).warnings
+    assert warning.startswith(f"cluster.replace_after is {seconds.replace('s', ' s')}: a node that restarts")
+
+
+@pytest.mark.parametrize("seconds", ["0s", "60s", "15m"])
+def test_nodes_that_are_replaced_late_or_never_give_none(seconds: str) -> None:
+    assert load_config(None, {}, {"cluster.replace_after": seconds}).warnings == ()
+
+
+def test_a_negative_time_until_nodes_are_replaced_is_refused() -> None:
+    (problem,) = problems_of(**{"cluster.replace_after": "-1s"})
+    assert "cluster.replace_after" in problem
+
+
 @pytest.mark.parametrize(
     "flags", [{"cluster.join": HERE}, {"cluster.join": f"{HERE},127.0.0.2:19094,127.0.0.3:19094"}]
 )

@@ -52,7 +52,7 @@ from pixy.backend.protocol import (
     Revocation,
     VisitPosition,
 )
-from pixy.cluster import NodeStatus
+from pixy.cluster import MoveRequest, MovesPlanned, NodeStatus
 from pixy.errors import (
     CorruptData,
     FailedPrecondition,
@@ -69,6 +69,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.proto.state_pb2 import MoveReason, PartitionMove
 from pixy.records import (
     Record,
     build_control_batch,
@@ -162,6 +163,11 @@ class FakeBackend:
         # Status of its nodes, and those that were removed or forgotten.
         self.status = ClusterStatus(b"", (NodeStatus(node_id, "127.0.0.1:19094", is_self=True),), ())
         self.left: list[tuple[str, int]] = []
+        # Requests for plans of moves, the answer to them, moves that were begun, and the answer.
+        self.move_requests: list[MoveRequest] = []
+        self.planned = MovesPlanned(())
+        self.begun: list[tuple[MoveReason.ValueType, list[PartitionMove]]] = []
+        self.refused_moves: Sequence[str] = ()
 
     async def step(self, name: str) -> None:
         """A step of a call: waits for its gate, and fails if a failure is set."""
@@ -705,6 +711,30 @@ class FakeBackend:
 
     async def forget_node(self, node_id: int) -> None:
         self._leave("forget", node_id)
+
+    async def drain_node(self, node_id: int, *, draining: bool) -> None:
+        self._check_running()
+        await self.step("drain_node")
+        node = self.status.node(node_id)
+        if node is None:
+            raise NotFound(f"no node {node_id}")
+        nodes = tuple(
+            replace(each, draining=draining) if each is node else each for each in self.status.nodes
+        )
+        self.status = replace(self.status, nodes=nodes)
+
+    async def plan_moves(self, request: MoveRequest) -> MovesPlanned:
+        await self.step("plan_moves")
+        self.move_requests.append(request)
+        return self.planned
+
+    async def begin_moves(
+        self, reason: MoveReason.ValueType, moves: Sequence[PartitionMove]
+    ) -> Sequence[str]:
+        self._check_running()
+        await self.step("begin_moves")
+        self.begun.append((reason, list(moves)))
+        return self.refused_moves
 
     def _leave(self, how: str, node_id: int) -> None:
         self._check_running()

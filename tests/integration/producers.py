@@ -63,6 +63,8 @@ class Failed(NamedTuple):
     code: grpc.StatusCode
     details: str
     seconds: float
+    at: str
+    """Time of its end, as in logs."""
 
 
 class Producers:
@@ -76,6 +78,7 @@ class Producers:
         pad_bytes: size that is added to each value.
         anywhere: each producer has the addresses of all these nodes, and tries again what is
             answered UNAVAILABLE; the node of its answers is `ANYWHERE`.
+        knows: nodes whose addresses it has then, if they are not these.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Producers:
         *,
         pad_bytes: int = 0,
         anywhere: bool = False,
+        knows: Sequence[ClusterNode] = (),
     ) -> None:
         self._ledger = ledger
         self._topic = topic
@@ -94,7 +98,7 @@ class Producers:
         self._stop = threading.Event()
         targets = [(node.number, node.address) for node in nodes] * _AT_EACH_NODE
         if anywhere:
-            targets = [(ANYWHERE, "ipv4:" + ",".join(node.address for node in nodes))] * len(targets)
+            targets = [(ANYWHERE, "ipv4:" + ",".join(node.address for node in knows or nodes))] * len(targets)
         self._threads = [
             threading.Thread(target=self._produce, args=(node, target, worker))
             for worker, (node, target) in enumerate(targets)
@@ -158,7 +162,9 @@ class Producers:
         ended = time.monotonic()
         with self._lock:
             if code is not grpc.StatusCode.OK:
-                self.failed.append(Failed(node, code, call.details(), round(ended - began, 3)))
+                self.failed.append(
+                    Failed(node, code, call.details(), round(ended - began, 3), time.strftime("%X"))
+                )
                 return
             answer = call.result()
             self._ledger.acknowledge(Position(self._topic, answer.partition, answer.offset), value)

@@ -5,8 +5,16 @@ from collections.abc import Mapping
 
 from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import REPEATED_MAX
+from pixy.api.grpc.moves import decode_moves, decode_request, encode_plan
 from pixy.api.grpc.refusals import proxy_of, translate
-from pixy.cluster import ClusterStatus, encode_status, problems, safe_to_stop, unreplicated
+from pixy.cluster import (
+    ClusterStatus,
+    encode_status,
+    move_standings,
+    problems,
+    safe_to_stop,
+    unreplicated,
+)
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall
@@ -28,6 +36,9 @@ class ClusterService:
             "Status": a_few_at_a_time(self.status),
             "RemoveNode": self.remove_node,
             "ForgetNode": self.forget_node,
+            "DrainNode": self.drain_node,
+            "PlanMoves": self.plan_moves,
+            "BeginMoves": self.begin_moves,
         }
         return Service(
             pb.DESCRIPTOR.services_by_name["Cluster"], handlers, translate, maxima=REPEATED_MAX["Cluster"]
@@ -49,6 +60,21 @@ class ClusterService:
         await proxy_of(self._proxies, request.cluster).forget_node(request.node_id)
         return pb.ForgetNodeResponse()
 
+    async def drain_node(self, request: pb.DrainNodeRequest, call: UnaryCall) -> pb.DrainNodeResponse:
+        """# pixy_cluster.proto: DrainNode"""
+        await proxy_of(self._proxies, request.cluster).drain_node(request.node_id, draining=request.draining)
+        return pb.DrainNodeResponse()
+
+    async def plan_moves(self, request: pb.PlanMovesRequest, call: UnaryCall) -> pb.PlanMovesResponse:
+        """# pixy_cluster.proto: PlanMoves"""
+        planned = await proxy_of(self._proxies, request.cluster).plan_moves(decode_request(request))
+        return encode_plan(planned)
+
+    async def begin_moves(self, request: pb.BeginMovesRequest, call: UnaryCall) -> pb.BeginMovesResponse:
+        """# pixy_cluster.proto: BeginMoves"""
+        refused = await proxy_of(self._proxies, request.cluster).begin_moves(*decode_moves(request))
+        return pb.BeginMovesResponse(refused=refused)
+
 
 def _judged(status: ClusterStatus) -> JoinedMessage:
     """A `StatusResponse`: the status, and what follows from it."""
@@ -57,4 +83,6 @@ def _judged(status: ClusterStatus) -> JoinedMessage:
     for node in response.nodes:
         node.reasons_to_stay.extend(safe_to_stop(status, node.node_id))
         node.unreplicated = unreplicated(status, node.node_id)
+    for shown, standing in zip(response.moves, move_standings(status), strict=True):
+        shown.state, shown.waits = standing.state.value, standing.waits
     return JoinedMessage([response.SerializeToString()])

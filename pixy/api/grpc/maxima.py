@@ -13,7 +13,7 @@ from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.rpc import LargeFields, Maxima
 
 _PARTITIONS = 1000
-"""Partitions of one write, and topics in it."""
+"""Partitions of one write, and topics in it; partitions that begin to move."""
 _ELEMENTS = ELEMENTS_PER_CALL
 """Names, queries and ranges: a stream keeps its ranges until it ends. Offsets that are set, all or
 none, and stages that are published or discarded: each node applies those of a call in one step. The
@@ -40,7 +40,7 @@ REPEATED_MAX: dict[str, Maxima] = {
         "Publish": {"stage_ids": _ELEMENTS},
         "Discard": {"stage_ids": _ELEMENTS},
     },
-    "Cluster": {},
+    "Cluster": {"BeginMoves": {"tokens": _PARTITIONS}},
 }
 """By name of the service, method and field."""
 

@@ -47,6 +47,8 @@ from pixy.backend.protocol import (
 )
 from pixy.cluster import (
     ClusterStatus,
+    MoveRequest,
+    MovesPlanned,
     Node,
     PartitionReplica,
     PeerMethod,
@@ -58,6 +60,7 @@ from pixy.cluster import (
 )
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable, UnknownTopic
 from pixy.faults import report_to_loop
+from pixy.proto.state_pb2 import MoveReason, PartitionMove
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
 
 T = TypeVar("T")
@@ -536,6 +539,20 @@ class EmbeddedBackend:
     async def forget_node(self, node_id: int) -> None:
         self._check_running()
         await self._node.commands.forget_node(node_id)
+
+    async def drain_node(self, node_id: int, *, draining: bool) -> None:
+        self._check_running()
+        await self._node.commands.drain_node(node_id, draining=draining)
+
+    async def plan_moves(self, request: MoveRequest) -> MovesPlanned:
+        self._check_running()
+        return await self._node.commands.plan_moves(request)
+
+    async def begin_moves(
+        self, reason: MoveReason.ValueType, moves: Sequence[PartitionMove]
+    ) -> Sequence[str]:
+        self._check_running()
+        return await self._node.commands.begin_moves(reason, moves)
 
 
 def _answer(done: AppendDone, result: int | PixyError) -> None:

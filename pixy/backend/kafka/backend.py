@@ -43,7 +43,7 @@ from pixy.backend.protocol import (
     VisitPosition,
 )
 from pixy.backend.timestamps import first_since
-from pixy.cluster import ClusterStatus
+from pixy.cluster import ClusterStatus, MoveRequest, MovesPlanned
 from pixy.errors import (
     FailedPrecondition,
     OffsetOutOfRange,
@@ -55,6 +55,7 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.faults import OnFault, report_to_loop
+from pixy.proto.state_pb2 import MoveReason, PartitionMove
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 
 _SEARCH_BYTES = 1 << 20
@@ -394,6 +395,17 @@ class KafkaBackend:
         raise _with_kafkas_tools()
 
     async def forget_node(self, node_id: int) -> None:
+        raise _with_kafkas_tools()
+
+    async def drain_node(self, node_id: int, *, draining: bool) -> None:
+        raise _with_kafkas_tools()
+
+    async def plan_moves(self, request: MoveRequest) -> MovesPlanned:
+        raise _with_kafkas_tools()
+
+    async def begin_moves(
+        self, reason: MoveReason.ValueType, moves: Sequence[PartitionMove]
+    ) -> Sequence[str]:
         raise _with_kafkas_tools()
 
     @staticmethod

@@ -19,7 +19,8 @@ class ClusterOptions:
         max_message_bytes: `producer.max_message_bytes`.
         look_s: seconds that a new node looks whether nodes of a cluster dial it before it founds
             one: more than the longest pause between their attempts.
-        replace_after_s: seconds that a node has to be away until others get its replicas.
+        replace_after_s: seconds that a node has to be away until others get its replicas;
+            `math.inf`: they never do.
     """
 
     name: str = ""

@@ -15,14 +15,31 @@ from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.cluster.peering.relays import Relays
 from pixy.cluster.peering.replica_calls import CallPeer, RemotePartition, ReplicaCalls
 from pixy.cluster.peering.replica_departures import ReplicaDepartures
+from pixy.cluster.peering.requested_moves import (
+    REQUESTED,
+    CancelPlan,
+    DrainPlan,
+    MovePlan,
+    MoveRequest,
+    MovesPlanned,
+    RebalancePlan,
+    plan_request,
+    view_of,
+)
 from pixy.cluster.peering.voter_changes import state_group_members
 
 __all__ = [
+    "REQUESTED",
     "CallPeer",
+    "CancelPlan",
+    "DrainPlan",
     "ForwardedCommands",
     "ForwardedProposals",
     "Handler",
     "LeaderWatch",
+    "MovePlan",
+    "MoveRequest",
+    "MovesPlanned",
     "NodePeers",
     "OpenChannel",
     "PartitionProposals",
@@ -30,9 +47,12 @@ __all__ = [
     "PeerMethod",
     "ProposalForwarder",
     "ProposeAnswers",
+    "RebalancePlan",
     "Relays",
     "RemotePartition",
     "ReplicaCalls",
     "ReplicaDepartures",
+    "plan_request",
     "state_group_members",
+    "view_of",
 ]

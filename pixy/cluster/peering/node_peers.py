@@ -28,7 +28,6 @@ from pixy.cluster.peering.failover import Failover
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.cluster.peering.leader_balancer import LeaderBalancer
 from pixy.cluster.peering.move_controller import MoveController
-from pixy.cluster.peering.newcomer_checks import NewcomerChecks
 from pixy.cluster.peering.node_lookup import NodeLookup
 from pixy.cluster.peering.peer_clocks import PeerClocks
 from pixy.cluster.peering.peer_messages import (
@@ -56,7 +55,6 @@ from pixy.cluster.snapshots import (
     SnapshotCounts,
     SnapshotFetching,
     SnapshotServing,
-    StagedPieces,
 )
 from pixy.cluster.state import (
     COPIES_LEVEL,
@@ -68,6 +66,7 @@ from pixy.cluster.state import (
     node_record,
     why_left,
 )
+from pixy.copies import CopyProgress
 from pixy.entry_ids import ProposalId
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, StartError, Unavailable
 from pixy.multiraft import (
@@ -130,7 +129,6 @@ class PeerDependencies:
         ticked: called at the end of each tick.
         has_all_groups: False while the start has not opened all raft groups.
         partitions: the partitions of this node.
-        pieces: pieces of stages of this node.
         propose_to_metadata: proposes a command, and calls back with its result.
         needs_only_replicas: true of a topic whose partitions cannot get other replicas yet.
     """
@@ -144,7 +142,6 @@ class PeerDependencies:
     ticked: Callable[[], None]
     has_all_groups: Callable[[], bool]
     partitions: Partitions
-    pieces: StagedPieces
     propose_to_metadata: Callable[[bytes, Callable[[Any], None]], None]
     needs_only_replicas: Callable[[bytes], bool]
 
@@ -199,7 +196,6 @@ class NodePeers:
         self._failover: Failover
         self._placement: LeaderBalancer
         self._departures: Departures
-        self._newcomers: NewcomerChecks
         self._keeper: VoterReconciler
         self._controller: MoveController
         self._lookup: NodeLookup
@@ -278,6 +274,10 @@ class NodePeers:
             serving.sent, serving.sent_bytes, fetching.fetched, fetching.fetched_bytes, fetching.failed
         )
 
+    def copy_progress(self, raft_group: int) -> tuple[CopyProgress | None, str]:
+        """See `CopyFetching.progress`."""
+        return self._fetched_copies.progress(raft_group)
+
     @property
     def why_not_started(self) -> str:
         """Reason why the node has not started, with the nodes that have left and are needed yet, or
@@ -343,8 +343,8 @@ class NodePeers:
         self._fetching = SnapshotFetching(
             self._call_bulk, FetchingOptions(cluster_id, node_id), self._on_fault
         )
-        copies = CopyFetching(
-            node_log, duties.partitions, duties.pieces, self._call_copy, self._gives_copies, self._on_fault
+        copies = self._fetched_copies = CopyFetching(
+            node_log, duties.partitions, self._call_copy, self._gives_copies, self._on_fault
         )
         self._fetching.attach(node_log, copies)
         self._serving = SnapshotServing(cluster_id, groups.find, self._driver, node_log.files)
@@ -364,12 +364,11 @@ class NodePeers:
         self._departures = Departures(
             self._driver, groups.metadata, self.relays.call, duties.has_all_groups, self._on_fault
         )
-        self._newcomers = NewcomerChecks(self.relays.call, self._on_fault)
         moves = MoveHooks(
             duties.partitions, duties.propose_to_metadata, duties.needs_only_replicas, duties.has_all_groups
         )
         self._keeper = VoterReconciler(
-            self._driver, groups, moves, self._departures, self._newcomers, self.members.is_reachable
+            self._driver, groups, moves, self._departures, self.members.is_reachable
         )
         self._controller = MoveController(
             groups, duties.propose_to_metadata, self.members.is_reachable, self._options.replace_after_s
@@ -464,7 +463,6 @@ class NodePeers:
             await self._fetching.stop()
             await self._lookup.stop()
             await self._departures.stop()
-            await self._newcomers.stop()
             await self._duties.forwarded.stop()
         self._search.stop()
         if self._listening is not None:

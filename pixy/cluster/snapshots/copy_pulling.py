@@ -16,7 +16,15 @@ from functools import partial
 from pixy.aio.retries import Backoff
 from pixy.aio.tasks import Tasks
 from pixy.cluster.log import NodeLog, PartitionReplica
-from pixy.copies import CopyDownload, CopySources, DescendingEpoch, OwnRecords, StagedCopy, TokenBucket
+from pixy.copies import (
+    CopyDownload,
+    CopyProgress,
+    CopySources,
+    DescendingEpoch,
+    OwnRecords,
+    StagedCopy,
+    TokenBucket,
+)
 from pixy.errors import (
     CorruptData,
     FailedPrecondition,
@@ -93,6 +101,7 @@ class PartialCopy:
         snapshot: the entry with the state that the copy is of.
         descriptor: that state.
         own: the records that the replica keeps, None if it keeps none.
+        progress: for the status.
     """
 
     def __init__(
@@ -112,6 +121,7 @@ class PartialCopy:
         self.staged = staged
         self.own = own
         self.download: CopyDownload
+        self.progress = CopyProgress()
         self._is_needed = is_needed
         self._state = replica.log, replica.log.end_offset, replica.condition
 
@@ -232,6 +242,7 @@ class CopyPulling:
     async def _pull_from(self, source: int, copy: PartialCopy, sources: CopySources) -> None:
         """Fetch from one source until all is there."""
         begun = await self._begin(source, copy)
+        copy.progress.begin(sum(segment.bytes for segment in begun.segments), self._loop.time())
         try:
             if begun.log_begin_offset > copy.download.offset:
                 copy.check_begin(source, begun.log_begin_offset)
@@ -243,6 +254,7 @@ class CopyPulling:
                 copy.check_needed()
                 size = await self._fetch_chunk(source, begun.session, copy)
                 sources.progressed()
+                copy.progress.add(size, self._loop.time())
                 await self._pace(size)
         except (PixyError, NotNeededError) as error:
             self._end_session(source, begun.session, str(error) or "it is not needed any more")

@@ -51,7 +51,10 @@ from pixy.records import check_topic_name
 METADATA_GROUP = 1
 """The raft group of this state machine."""
 
-WHY_NO_MOVES = "a node of the cluster has an older release: replicas can move once all have this one"
+WHY_NO_MOVES = (
+    f"replicas do not move: that needs feature level {MOVES_LEVEL}, which a cluster has once every node has started with "
+    "a release that has it"
+)
 """Reason to refuse a command about moves."""
 
 PARTITIONS_MAX = 10_000
@@ -154,6 +157,10 @@ class MetadataState:
     def largest_message_bytes(self) -> int:
         """As in `NodeTable`."""
         return self._table.largest_message_bytes
+
+    def replicas_on(self, node_id: int) -> int:
+        """Number of replicas on a node, as of the end of all moves."""
+        return self._counts.replicas[node_id]
 
     def under_replicated(self) -> list[str]:
         """Topics with fewer replicas than their replication and the started nodes allow."""

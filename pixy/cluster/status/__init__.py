@@ -3,12 +3,15 @@
 It judges and changes nothing.
 """
 
+from pixy.cluster.status.move_states import MoveStanding, MoveState, move_standings
 from pixy.cluster.status.node_status import SelfReports, StatusReports, status_of_nobody
 from pixy.cluster.status.status import (
     ClusterStatus,
+    CopyStatus,
     DiskSpace,
     MemberState,
     MemberStatus,
+    MoveStatus,
     NodeStatus,
     RaftGroupStatus,
 )
@@ -24,9 +27,13 @@ from pixy.cluster.status.stop_checks import (
 
 __all__ = [
     "ClusterStatus",
+    "CopyStatus",
     "DiskSpace",
     "MemberState",
     "MemberStatus",
+    "MoveStanding",
+    "MoveState",
+    "MoveStatus",
     "NodeStatus",
     "RaftGroupStatus",
     "SelfReports",
@@ -34,6 +41,7 @@ __all__ = [
     "decode_status",
     "encode_status",
     "leaving_beside",
+    "move_standings",
     "problems",
     "reasons_to_keep",
     "safe_to_stop",

@@ -1,6 +1,7 @@
 """Status of a cluster as a node knows it: by itself, and with what the others tell."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -10,15 +11,17 @@ from google.protobuf.message import DecodeError
 import pixy
 from pixy.aio.steps import in_steps
 from pixy.cluster.log import PartitionReplica, cluster_id_of
-from pixy.cluster.peering import NodePeers, PeerMethod, Relays
+from pixy.cluster.peering import NodePeers, PeerMethod, Relays, view_of
 from pixy.cluster.replicas import Partitions, StateGroups
-from pixy.cluster.state import NodeInfo, Topic
+from pixy.cluster.state import MOVES_LEVEL, NodeInfo, Topic, reason_name
 from pixy.cluster.status.status import (
     ClusterStatus,
+    CopyStatus,
     DamagedReplica,
     DiskSpace,
     MemberState,
     MemberStatus,
+    MoveStatus,
     NodeStatus,
     RaftGroupStatus,
     merged,
@@ -32,6 +35,7 @@ from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.raft import StateType
 from pixy.raft.progress import Progress, ProgressState
+from pixy.records import TopicPartition
 
 T = TypeVar("T")
 
@@ -41,6 +45,9 @@ _GROUPS_AT_ONCE = 500
 _BYTES_AT_ONCE = 256 << 10
 _UNKNOWN_MAX = 1000
 """Raft groups, and nodes, that another node may know and this one does not yet."""
+_WAITS_FOR_STAGES = (
+    "stages of staged writes are on its only node, and have to be published or discarded first"
+)
 _GROUP_BYTES_MAX = 1 << 10
 """Of a raft group in a status, on average: its name, and some members."""
 
@@ -53,12 +60,14 @@ class SelfReports(NamedTuple):
         blocked: why it writes no messages, empty while it does.
         troubles: what else the node knows to be wrong.
         disk: with its data.
+        needs_only_replicas: true of a topic whose partitions cannot get other replicas yet.
     """
 
     not_ready: Callable[[], str]
     blocked: Callable[[], str]
     troubles: Callable[[], Sequence[str]]
     disk: Callable[[], DiskSpace]
+    needs_only_replicas: Callable[[bytes], bool]
 
 
 class StatusReports:
@@ -86,7 +95,7 @@ class StatusReports:
         self._state_groups = state_groups
         self._partitions = partitions
         self._peers = peers
-        self._not_ready, self._blocked, self._troubles, self._disk = knows
+        self._not_ready, self._blocked, self._troubles, self._disk, self._needs_only_replicas = knows
         self._loop = asyncio.get_running_loop()
 
     async def own(self) -> ClusterStatus:
@@ -102,6 +111,8 @@ class StatusReports:
             await self._raft_groups(),
             tuple(self._state_groups.metadata.under_replicated()),
             "" if self._peers is None else self._peers.waiting_for,
+            can_move=self._state_groups.feature_level >= MOVES_LEVEL,
+            moves=tuple(self._moves()),
         )
 
     async def merged(self) -> ClusterStatus:
@@ -178,7 +189,50 @@ class StatusReports:
             through=0 if through in (node.node_id, None) else through,
             removed=node.removed,
             max_message_bytes=node.max_message_bytes,
+            draining=node.draining,
+            replicas=self._state_groups.metadata.replicas_on(node.node_id),
+            kept=self._kept_on(node) if node.draining and not node.removed else 0,
         )
+
+    def _kept_on(self, node: NodeInfo) -> int:
+        """Replicas on a drained node that no other node can take."""
+        metadata = self._state_groups.metadata
+        usable = view_of(metadata, filter(self._is_reached, metadata.registered)).usable
+        return sum(
+            count
+            for topic in metadata.topics.values()
+            for placed, count in Counter(topic.placed).items()
+            if node.node_id in placed and usable.issubset(placed)
+        )
+
+    def _is_reached(self, node_id: int) -> bool:
+        return node_id == self._node_id or self._peers is None or self._peers.members.is_reachable(node_id)
+
+    def _moves(self) -> Iterator[MoveStatus]:
+        """Moves as metadata has them, and what this node does for them."""
+        for topic in self._state_groups.metadata.topics.values():
+            for number, move in topic.moves.items():
+                replicas, raft_group = topic.replicas[number], topic.raft_groups[number]
+                waits = replicas == (self._node_id,) and self._needs_only_replicas(topic.topic_id)
+                yield MoveStatus(
+                    raft_group,
+                    TopicPartition(topic.name, number),
+                    reason_name(move.reason),
+                    replicas,
+                    move.target,
+                    _WAITS_FOR_STAGES if waits else "",
+                    self._copies(raft_group) if self._node_id in move.target else (),
+                )
+
+    def _copies(self, raft_group: int) -> tuple[CopyStatus, ...]:
+        """The copy that this node fetches, if it does or should."""
+        if self._peers is None:
+            return ()
+        progress, waits = self._peers.copy_progress(raft_group)
+        if progress is None:
+            return (CopyStatus(self._node_id, waits=waits),) if waits else ()
+        rate = progress.bytes_per_second(self._loop.time())
+        return (CopyStatus(self._node_id, progress.copied_bytes, progress.total_bytes, rate),)
 
     async def _raft_groups(self) -> tuple[RaftGroupStatus, ...]:
         groups = [

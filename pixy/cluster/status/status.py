@@ -1,8 +1,9 @@
 """Status of a cluster as one node sees it. `status_problems` and `stop_checks` judge it.
 
 Pure. A node knows from its own connections which nodes are up, from its raft groups their
-configurations, and of the groups that it leads how far each member is. `merged` puts together what
-all nodes know: the members of each group are taken from its leader.
+configurations, and of the groups that it leads how far each member is; and of partitions that move
+here how far their copies are. `merged` puts together what all nodes know: the members of each group
+are taken from its leader.
 
 A node that is removed leaves its raft groups one after the other. It is needed, and listed, as long
 as one of them has it as a member.
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from pixy.cluster.replicas import CLOCK_OFF_MS
 from pixy.raft.quorum import is_majority
+from pixy.records import TopicPartition
 
 CAUGHT_UP_ENTRIES = 1000
 """Entries that a member may lack and still count as caught up: some are always on their way."""
@@ -94,6 +96,47 @@ class RaftGroupStatus:
         return node_id in (*self.voters, *self.learners, *self.voters_outgoing)
 
 
+class CopyStatus(NamedTuple):
+    """A copy of a partition that a node fetches.
+
+    Attributes:
+        copied_bytes, total_bytes: see `CopyProgress`.
+        bytes_per_second: over the last seconds.
+        waits: reason why it does not fetch, empty if it does.
+    """
+
+    node_id: int
+    copied_bytes: int = 0
+    total_bytes: int = 0
+    bytes_per_second: int = 0
+    waits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveStatus:
+    """A partition that moves, as metadata has it, and what nodes tell of it.
+
+    Attributes:
+        reason: see `reason_name`.
+        replicas, target: nodes that serve it, and those that are to.
+        waits: reason why its leader changes nothing, empty if it does.
+        copies: by the nodes that fetch them.
+    """
+
+    raft_group: int
+    partition: TopicPartition
+    reason: str
+    replicas: tuple[int, ...]
+    target: tuple[int, ...]
+    waits: str = ""
+    copies: tuple[CopyStatus, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Topic and partition."""
+        return "{}-{}".format(*self.partition)
+
+
 class DiskSpace(NamedTuple):
     """Size of a file system, and what is free there; 0 if unknown."""
 
@@ -124,6 +167,9 @@ class NodeStatus:
         troubles: what it knows to be wrong with itself beside `problem`, such as a disk that gets
             full.
         disk: with its data.
+        draining: it gives its replicas to others.
+        replicas: that it has, or is to have, once all moves have ended.
+        kept: those of them on a drained node that no other node can take.
     """
 
     node_id: int
@@ -142,6 +188,9 @@ class NodeStatus:
     max_message_bytes: int = 0
     troubles: tuple[str, ...] = ()
     disk: DiskSpace = _UNKNOWN_DISK
+    draining: bool = False
+    replicas: int = 0
+    kept: int = 0
 
     @property
     def has_wrong_clock(self) -> bool:
@@ -161,6 +210,8 @@ class ClusterStatus:
             nodes allow.
         not_ready: reason why the reporting node serves nothing yet; empty if it serves.
         cut_links: pairs of nodes that reach each other only through others.
+        can_move: replicas can move: all nodes know that.
+        moves: partitions that move.
     """
 
     cluster_id: bytes
@@ -169,6 +220,8 @@ class ClusterStatus:
     under_replicated: tuple[str, ...] = ()
     not_ready: str = ""
     cut_links: tuple[tuple[int, int], ...] = ()
+    can_move: bool = False
+    moves: tuple[MoveStatus, ...] = ()
 
     @property
     def self_id(self) -> int:
@@ -197,7 +250,10 @@ def merged(own: ClusterStatus, others: Iterable[ClusterStatus]) -> ClusterStatus
     damaged: dict[int, set[DamagedReplica]] = defaultdict(set)
     cut_links: set[tuple[int, int]] = set()
     reported: dict[int, NodeStatus] = {}
+    told: dict[int, list[MoveStatus]] = defaultdict(list)
     for status in (own, *others):
+        for move in status.moves:
+            told[move.raft_group].append(move)
         for node in status.nodes:
             if node.is_self:
                 reported[node.node_id] = node
@@ -216,7 +272,15 @@ def merged(own: ClusterStatus, others: Iterable[ClusterStatus]) -> ClusterStatus
         nodes=tuple(_with_own_report(node, reported.get(node.node_id)) for node in own.nodes),
         groups=tuple(groups[raft_group] for raft_group in sorted(groups)),
         cut_links=tuple(sorted(cut_links)),
+        moves=tuple(_with_told(move, told[move.raft_group]) for move in own.moves),
     )
+
+
+def _with_told(move: MoveStatus, told: Iterable[MoveStatus]) -> MoveStatus:
+    """A move with what all nodes tell of it."""
+    copies = {copy.node_id: copy for each in told for copy in each.copies}
+    waits = next((each.waits for each in told if each.waits), "")
+    return replace(move, waits=waits, copies=tuple(copies[node_id] for node_id in sorted(copies)))
 
 
 def _with_own_report(node: NodeStatus, reported: NodeStatus | None) -> NodeStatus:

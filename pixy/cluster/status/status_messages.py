@@ -3,15 +3,18 @@
 from pixy.cluster.state import NODES_MAX
 from pixy.cluster.status.status import (
     ClusterStatus,
+    CopyStatus,
     DamagedReplica,
     DiskSpace,
     MemberState,
     MemberStatus,
+    MoveStatus,
     NodeStatus,
     RaftGroupStatus,
 )
 from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.proto import pixy_cluster_pb2 as pb
+from pixy.records import TopicPartition
 
 _SILENT_MS_MAX = 2**53
 """Longest silence: another node's may be any number, and seconds are less exact than that."""
@@ -19,7 +22,7 @@ _SILENT_MS_MAX = 2**53
 
 _TEXT_MAX = 2000
 _DAMAGE_MAX = 300
-"""Characters of the damage of a partition: there may be 10 000 of them."""
+"""Characters of the damage of a partition, or of what it waits for: there may be 10 000 of them."""
 TROUBLES_MAX = 200
 
 
@@ -32,6 +35,8 @@ def encode_status(status: ClusterStatus) -> pb.StatusResponse:
         groups=map(_encode_group, status.groups),
         under_replicated=status.under_replicated,
         not_ready=status.not_ready,
+        can_move=status.can_move,
+        moves=map(_encode_move, status.moves),
     )
 
 
@@ -39,13 +44,21 @@ def is_possible(message: pb.StatusResponse, elements_max: int) -> bool:
     """True if the status of another node has no more elements than one can have: so many raft
     groups or nodes, of which each has members on nodes of the cluster.
     """
-    lists = (message.nodes, message.groups, message.under_replicated)
+    lists = (message.nodes, message.groups, message.under_replicated, message.moves)
     if any(len(node.troubles) > TROUBLES_MAX for node in message.nodes[:elements_max]):
         return False
-    return all(len(each) <= elements_max for each in lists) and all(
-        len(each) <= NODES_MAX
-        for group in message.groups
-        for each in (group.voters, group.learners, group.voters_outgoing, group.members, group.damaged)
+    return (
+        all(len(each) <= elements_max for each in lists)
+        and all(
+            len(each) <= NODES_MAX
+            for group in message.groups
+            for each in (group.voters, group.learners, group.voters_outgoing, group.members, group.damaged)
+        )
+        and all(
+            len(each) <= NODES_MAX
+            for move in message.moves
+            for each in (move.replicas, move.target, move.copies)
+        )
     )
 
 
@@ -57,6 +70,8 @@ def decode_status(message: pb.StatusResponse) -> ClusterStatus:
         tuple(map(_decode_group, message.groups)),
         tuple(message.under_replicated),
         message.not_ready,
+        can_move=message.can_move,
+        moves=tuple(map(_decode_move, message.moves)),
     )
 
 
@@ -78,6 +93,9 @@ def _encode_node(node: NodeStatus) -> pb.NodeStatus:
         troubles=node.troubles[:TROUBLES_MAX],
         disk_bytes=node.disk.total_bytes,
         disk_free_bytes=node.disk.free_bytes,
+        draining=node.draining,
+        replicas=node.replicas,
+        kept_replicas=node.kept,
     )
 
 
@@ -99,6 +117,9 @@ def _decode_node(node: pb.NodeStatus, *, is_self: bool) -> NodeStatus:
         node.max_message_bytes,
         tuple(trouble[:_TEXT_MAX] for trouble in node.troubles),
         DiskSpace(node.disk_bytes, node.disk_free_bytes),
+        node.draining,
+        node.replicas,
+        node.kept_replicas,
     )
 
 
@@ -142,3 +163,47 @@ def _decode_group(group: pb.RaftGroupStatus) -> RaftGroupStatus:
 def _decode_state(state: str) -> MemberState:
     """A member's state; that of a newer release counts as one that cannot confirm entries."""
     return MemberState(state) if state in set(MemberState) else MemberState.PROBING
+
+
+def _encode_move(move: MoveStatus) -> pb.MoveStatus:
+    topic, partition = move.partition
+    return pb.MoveStatus(
+        raft_group=move.raft_group,
+        topic=topic,
+        partition=partition,
+        reason=move.reason,
+        replicas=move.replicas,
+        target=move.target,
+        waits=move.waits,
+        copies=[
+            pb.CopyStatus(
+                node_id=copy.node_id,
+                copied_bytes=copy.copied_bytes,
+                total_bytes=copy.total_bytes,
+                bytes_per_second=copy.bytes_per_second,
+                waits=copy.waits[:_DAMAGE_MAX],
+            )
+            for copy in move.copies
+        ],
+    )
+
+
+def _decode_move(move: pb.MoveStatus) -> MoveStatus:
+    return MoveStatus(
+        move.raft_group,
+        TopicPartition(move.topic[:_TEXT_MAX], move.partition),
+        move.reason[:_TEXT_MAX],
+        tuple(move.replicas),
+        tuple(move.target),
+        move.waits[:_DAMAGE_MAX],
+        tuple(
+            CopyStatus(
+                copy.node_id,
+                copy.copied_bytes,
+                copy.total_bytes,
+                copy.bytes_per_second,
+                copy.waits[:_DAMAGE_MAX],
+            )
+            for copy in move.copies
+        ),
+    )

@@ -4,9 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from operator import attrgetter
 
+from pixy.cluster.status.move_states import move_standings
 from pixy.cluster.status.status import ClusterStatus, MemberState, NodeStatus
 from pixy.cluster.status.status_words import counted, groups_named, listed, no_connection, of_voters
 from pixy.raft.quorum import is_majority
+
+_RAISED = "; they get more from nodes that have been up for half a minute"
 
 
 def problems(status: ClusterStatus) -> tuple[str, ...]:
@@ -26,11 +29,14 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
     yield from _leaderless(status)
     yield from _damaged(status)
     yield from _leaving(status)
+    yield from _waiting_moves(status)
+    yield from _drained(status)
     yield from _lagging(status)
     if status.under_replicated:
         yield (
             f"{counted('topic', status.under_replicated)} {'has' if len(status.under_replicated) == 1 else 'have'} fewer "
             "replicas than `replication` asks for: made when the cluster had fewer nodes, or nodes have left since"
+            f"{_RAISED if status.can_move else ''}"
         )
     yield from _different_limits(status)
     if sum(not node.removed for node in status.nodes) == 2:
@@ -148,6 +154,22 @@ def _leaving(status: ClusterStatus) -> Iterator[str]:
                 f"node {node.node_id} was removed, and is a member of {groups_named(names)} until other voters have taken over: "
                 "keep it running"
             )
+
+
+def _waiting_moves(status: ClusterStatus) -> Iterator[str]:
+    waiting: dict[str, list[str]] = defaultdict(list)
+    for move, _, waits in move_standings(status):
+        if waits:
+            waiting[waits].append(move.name)
+    for waits, names in waiting.items():
+        yield f"{counted('partition', names)} cannot move on: {waits}"
+
+
+def _drained(status: ClusterStatus) -> Iterator[str]:
+    for node in status.nodes:
+        if node.kept:
+            count = f"{node.kept} replica{'' if node.kept == 1 else 's'}"
+            yield f"node {node.node_id} is drained, and keeps {count}: no other node can take {'it' if node.kept == 1 else 'them'}"
 
 
 def _lagging(status: ClusterStatus) -> Iterator[str]:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
-from pixy.cluster import ClusterStatus, NodeStatus, RaftGroupStatus
-from pixy.cluster.status import MemberState, MemberStatus
+from pixy.cluster import (
+    CancelPlan,
+    ClusterStatus,
+    DrainPlan,
+    MovePlan,
+    MovesPlanned,
+    NodeStatus,
+    RaftGroupStatus,
+    RebalancePlan,
+    Topic,
+)
+from pixy.cluster.peering.move_planner import PlannedMove
+from pixy.cluster.status import CopyStatus, MemberState, MemberStatus, MoveStatus
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
+from pixy.proto.state_pb2 import MoveReason
+from pixy.records import TopicPartition
 from tests.fakes.server import FakeServer, serve_cluster
 
 if TYPE_CHECKING:
@@ -85,3 +99,83 @@ async def test_no_node_leaves_during_a_drain(stub: ClusterAsyncStub, served: Fak
     await fails(stub.ForgetNode(pb.ForgetNodeRequest(node_id=3)), CODE.UNAVAILABLE, "shutting down")
     assert served.backend.left == []
     assert (await stub.Status(pb.StatusRequest())).node_id == 1
+
+
+# --- moves ----------------------------------------------------------------------------------------
+
+TOPIC = Topic("t", b"i" * 16, 1, {}, (1000, 1001), ((1, 2, 3), (2, 3, 1)), placements={1: 4})
+PLANNED = PlannedMove(TOPIC, 1, MoveReason.MOVE_REASON_MOVE, (2, 3, 4))
+
+
+async def test_a_node_is_drained_and_undrained(stub: ClusterAsyncStub) -> None:
+    await stub.DrainNode(pb.DrainNodeRequest(cluster="first", node_id=2, draining=True))
+    assert [node.draining for node in (await stub.Status(pb.StatusRequest())).nodes] == [False, True, False]
+    await stub.DrainNode(pb.DrainNodeRequest(node_id=2))
+    assert not any(node.draining for node in (await stub.Status(pb.StatusRequest())).nodes)
+    await fails(stub.DrainNode(pb.DrainNodeRequest(node_id=9)), CODE.NOT_FOUND, "no node 9")
+
+
+async def test_a_plan_that_comes_back_is_what_was_planned(stub: ClusterAsyncStub, served: FakeServer) -> None:
+    served.backend.planned = MovesPlanned([PLANNED], ["some stay"])
+    wanted = pb.MovedReplica(topic="t", partition=1, from_node=1, to_node=4)
+    planned = await stub.PlanMoves(pb.PlanMovesRequest(move=wanted))
+    (shown,) = planned.moves
+    assert (shown.topic, shown.partition, shown.reason) == ("t", 1, "move")
+    assert ([*shown.replicas], [*shown.target], [*planned.left_out]) == ([2, 3, 1], [2, 3, 4], ["some stay"])
+    served.backend.refused_moves = ["it has moved"]
+    begun = await stub.BeginMoves(pb.BeginMovesRequest(reason=shown.reason, tokens=[shown.token]))
+    assert [*begun.refused] == ["it has moved"]
+    assert served.backend.begun == [(MoveReason.MOVE_REASON_MOVE, [PLANNED.message()])]
+
+
+async def test_every_kind_of_plan_can_be_asked_for(stub: ClusterAsyncStub, served: FakeServer) -> None:
+    for request in (
+        pb.PlanMovesRequest(drained_node=3),
+        pb.PlanMovesRequest(rebalance=True),
+        pb.PlanMovesRequest(cancel=pb.CancelledMoves()),
+        pb.PlanMovesRequest(cancel=pb.CancelledMoves(topic="t", partition=1)),
+        pb.PlanMovesRequest(move=pb.MovedReplica(topic="t", partition=1, from_node=2, to_node=3)),
+    ):
+        await stub.PlanMoves(request)
+    partition = TopicPartition("t", 1)
+    assert served.backend.move_requests == [
+        DrainPlan(3),
+        RebalancePlan(),
+        CancelPlan(),
+        CancelPlan(partition),
+        MovePlan(partition, 2, 3),
+    ]
+
+
+async def test_what_is_no_plan_is_an_invalid_argument(stub: ClusterAsyncStub, served: FakeServer) -> None:
+    for wanted in (pb.PlanMovesRequest(), pb.PlanMovesRequest(rebalance=False)):
+        await fails(stub.PlanMoves(wanted), CODE.INVALID_ARGUMENT, "nothing is to be planned")
+    for begun, text in (
+        (pb.BeginMovesRequest(reason="drain"), "expected one of move, rebalance, cancel"),
+        (pb.BeginMovesRequest(reason="move", tokens=[b"\xff"]), "a token is none of PlanMoves"),
+        (pb.BeginMovesRequest(reason="move", tokens=[bytes(2000)]), "it has 2000 bytes"),
+    ):
+        await fails(stub.BeginMoves(begun), CODE.INVALID_ARGUMENT, text)
+    assert served.backend.begun == []
+
+
+async def test_nothing_begins_to_move_during_a_drain_of_the_daemon(
+    stub: ClusterAsyncStub, served: FakeServer
+) -> None:
+    served.proxy.begin_drain()
+    await fails(stub.DrainNode(pb.DrainNodeRequest(node_id=2)), CODE.UNAVAILABLE, "shutting down")
+    begin = pb.BeginMovesRequest(reason="move", tokens=[PLANNED.message().SerializeToString()])
+    await fails(stub.BeginMoves(begin), CODE.UNAVAILABLE, "shutting down")
+    assert served.backend.begun == []
+
+
+async def test_the_status_has_moves_with_state_and_reason(stub: ClusterAsyncStub, served: FakeServer) -> None:
+    move = MoveStatus(1000, TopicPartition("t", 0), "drain", (1, 2), (1, 3), copies=(CopyStatus(3, 1, 2, 3),))
+    served.backend.status = replace(STATUS, can_move=True, moves=(move,))
+    status = await stub.Status(pb.StatusRequest())
+    (shown,) = status.moves
+    assert status.can_move
+    assert (shown.topic, shown.partition, shown.reason) == ("t", 0, "drain")
+    assert (shown.state, shown.waits) == ("waiting", "the partition has no leader")
+    assert [(each.node_id, each.copied_bytes, each.total_bytes) for each in shown.copies] == [(3, 1, 2)]
+    assert "partition t-0 cannot move on: the partition has no leader" in status.problems

@@ -86,6 +86,7 @@ MANY: dict[str, tuple[str, bytes, int, str]] = {
     "Stage": ("pixy.log.v1.Log", b"\x32\x00", 1000, "staging.stage"),
     "Publish": ("pixy.log.v1.Log", b"\x32\x00", 2000, "staging.publish"),
     "Discard": ("pixy.log.v1.Log", b"\x1a\x00", 2000, "staging.discard"),
+    "BeginMoves": ("pixy.cluster.v1.Cluster", b"\x1a\x00", 1000, "begin_moves"),
 }
 """The service of each, an element of its request, their number, and the method of the proxy that it
 calls.

@@ -2,14 +2,17 @@ import pytest
 
 from pixy.cluster.status.status import (
     ClusterStatus,
+    CopyStatus,
     DamagedReplica,
     DiskSpace,
     MemberState,
     MemberStatus,
+    MoveStatus,
     NodeStatus,
     RaftGroupStatus,
 )
 from pixy.cluster.status.status_messages import decode_status, encode_status
+from pixy.records import TopicPartition
 
 STATUS = ClusterStatus(
     bytes(range(16)),
@@ -28,6 +31,9 @@ STATUS = ClusterStatus(
             through=1,
             troubles=("t", "u"),
             disk=DiskSpace(9, 4),
+            draining=True,
+            replicas=7,
+            kept=2,
         ),
     ),
     (
@@ -47,6 +53,13 @@ STATUS = ClusterStatus(
     ),
     ("t", "u"),
     "waits for node 2",
+    can_move=True,
+    moves=(
+        MoveStatus(
+            1000, TopicPartition("t", 0), "drain", (1, 2), (1, 3), "w", (CopyStatus(3, 1, 2, 3, "v"),)
+        ),
+        MoveStatus(1001, TopicPartition("t", 1), "move", (1,), (2,)),
+    ),
 )
 
 
