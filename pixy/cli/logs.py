@@ -12,10 +12,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TextIO
 
 import structlog
 
+from pixy.cli.log_stream import LogStream
 from pixy.config import LoggingConfig
 from pixy.escaping import escape, escape_lines
 
@@ -42,7 +44,7 @@ _SHARED: tuple[structlog.typing.Processor, ...] = (
 )
 
 
-def setup_logging(entries: Sequence[LoggingConfig], stream: TextIO | None = None) -> None:
+def setup_logging(entries: Sequence[LoggingConfig], stream: TextIO | LogStream | None = None) -> None:
     """Configures the handlers of all log records of this process; may be called again.
 
     Args:
@@ -72,21 +74,23 @@ def _level(entry: LoggingConfig) -> int:
     return logging.getLevelNamesMapping()[entry.severity.upper()]
 
 
-def _handler(entry: LoggingConfig, stream: TextIO) -> logging.Handler:
+def _handler(entry: LoggingConfig, stream: TextIO | LogStream) -> logging.Handler:
     handler = logging.StreamHandler(stream)
     handler.setLevel(_level(entry))
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    tell_left_out = partial(_tell_left_out, stream)
     renderers: list[structlog.typing.Processor]
     if entry.name == "json":
         renderers = [
             remove_meta,
+            tell_left_out,
             _cut_texts,
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ]
     else:
         console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_write_traceback)
-        renderers = [remove_meta, _cut_texts, _escape_texts, console]
+        renderers = [remove_meta, tell_left_out, _cut_texts, _escape_texts, console]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_SHARED, processors=renderers))
     return handler
 
@@ -133,6 +137,18 @@ class FewLines:
             event["more"] = "left out for a minute"
         self._lines[name] = lines._replace(written=lines.written + 1)
         return event
+
+
+def _tell_left_out(
+    stream: TextIO | LogStream,
+    logger: structlog.typing.WrappedLogger,
+    method: str,
+    event: structlog.typing.EventDict,
+) -> structlog.typing.EventDict:
+    """Processor: the first line that is written again has the number of those that nobody read."""
+    if isinstance(stream, LogStream) and (unread := stream.take_left_out()):
+        event["unread_lines_left_out"] = unread
+    return event
 
 
 def _cut_texts(

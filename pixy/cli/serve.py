@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Command = Callable[..., None]
 
+_STDERR = 2
+
 _SINGLE_DASH = frozenset(
     {"config", "grpcAddr", "tcpAddr", "unixAddr", "pidFile", "logging"}
     | {
@@ -131,14 +133,16 @@ def serve(config_path: Path | None, pid_file: Path | None, **given: Any) -> None
 
     config = read()
 
+    from pixy.cli.log_stream import log_stream
     from pixy.cli.logs import setup_logging
     from pixy.daemon import run
 
-    def set_up_log(present: "Config") -> None:
-        setup_logging(present.logging)
+    with log_stream(_STDERR) as lines, _pid_file(pid_file):
 
-    set_up_log(config)
-    with _pid_file(pid_file):
+        def set_up_log(present: "Config") -> None:
+            setup_logging(present.logging, lines)
+
+        set_up_log(config)
         run(config, _announce, read, set_up_log)
 
 

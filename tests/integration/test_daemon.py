@@ -1,5 +1,6 @@
 """The daemon from outside: start, failures to start, shutdown, and robustness."""
 
+import fcntl
 import os
 import re
 import resource
@@ -456,3 +457,17 @@ def test_a_consumer_that_never_acks_gets_no_more_than_the_limit(make_daemon: Mak
     assert again == [0, 1, 2, 3, 4]
     stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=3), timeout=SECONDS)
     assert consume(stub, "t", "g").offset == 5
+
+
+def test_a_log_that_nobody_reads_stops_no_call_and_no_stop(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    reader = os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)
+    page_size = fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1)
+    with Daemon(tmp_path) as daemon:
+        stub = daemon.stub()
+        for _ in range(page_size // 100):
+            daemon.signal(signal.SIGUSR1)  # which logs a line of more than 100 bytes
+            produce(stub, "t", b"x")
+        daemon.stop()
+    assert len(os.read(reader, 1 << 20)) > page_size // 2
+    os.close(reader)

@@ -1,0 +1,85 @@
+"""A stream of log lines that stops nobody.
+
+A terminal, a pipe or a socket whose reader does not read blocks its writers, and lines are logged
+on the event loop.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+_CHARS_MAX = 1 << 20
+"""Text that waits for the reader; what comes then is left out."""
+_CLOSE_S = 1.0
+"""Time to write what waits at the end."""
+
+
+class LogStream:
+    """Text that a thread writes to a file descriptor. Methods are for any thread."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._condition = threading.Condition()
+        # Texts that are not written yet, the first of which may be on its way; their characters.
+        self._texts: deque[str] = deque()
+        self._chars = 0
+        self._left_out = 0
+        threading.Thread(target=self._write_texts, name="log", daemon=True).start()
+
+    def isatty(self) -> bool:
+        """True for a terminal."""
+        return os.isatty(self._fd)
+
+    def write(self, text: str) -> None:
+        """Have a text written; it is left out if too much waits."""
+        with self._condition:
+            if self._chars + len(text) > _CHARS_MAX:
+                self._left_out += 1
+                return
+            self._texts.append(text)
+            self._chars += len(text)
+            self._condition.notify_all()
+
+    def flush(self) -> None:
+        """Nothing: whatever is written goes on its way at once."""
+
+    def take_left_out(self) -> int:
+        """Number of texts left out since the last call; 0 until half of the space is free."""
+        with self._condition:
+            if self._chars > _CHARS_MAX // 2:
+                return 0
+            left_out, self._left_out = self._left_out, 0
+            return left_out
+
+    def drain(self) -> None:
+        """Wait until everything is written, or nobody has read it for a second."""
+        with self._condition:
+            while self._texts:
+                if not self._condition.wait(_CLOSE_S):
+                    return
+
+    def _write_texts(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._texts)
+                text = self._texts[0]
+            left = memoryview(text.encode(errors="backslashreplace"))
+            with suppress(OSError):  # Nobody reads it any more.
+                while left:
+                    left = left[os.write(self._fd, left) :]
+            with self._condition:
+                self._texts.popleft()
+                self._chars -= len(text)
+                self._condition.notify_all()
+
+
+@contextmanager
+def log_stream(fd: int) -> Iterator[LogStream]:
+    """A stream of log lines during the `with` block; what waits at its end is written."""
+    lines = LogStream(fd)
+    try:
+        yield lines
+    finally:
+        lines.drain()
