@@ -3,8 +3,9 @@
 They are those of `proposals`: the same window, the same sharing of entries, the same identity in
 every attempt. Only the result comes another way: the leader answers once it has applied the entry.
 So a batch whose leader falls is proposed again to the next one, until its deadline, and never
-doubles. A replica that waits for a copy may get what it lacks, and lead, while something is in
-flight: the others name this node as the leader then, and it asks itself.
+doubles. While something is in flight, a replica that waits for a copy may get what it lacks, and
+lead, or the partition move to other nodes: the others name the leader then, which is asked, also if
+it is this node itself.
 
 The sequences of a group ascend for as long as this process lives: a group is forgotten only with
 its partition, whose id nobody gets again.
@@ -171,9 +172,9 @@ class ProposalForwarder:
 
     def _candidate(self, group: _RemoteGroup, tried: set[int]) -> int | None:
         """The node to ask next, None if all were tried."""
-        own = self._node_id
-        if own not in tried and self._calls.leaders.get(group.raft_group) == own:
-            return own
+        leader = self._calls.leaders.get(group.raft_group)
+        if leader is not None and leader not in tried:
+            return leader
         return self._calls.candidate(group.raft_group, group.target.replicas, tried)
 
     async def _attempt(self, group: _RemoteGroup, node_id: int, request: bytes) -> int | PixyError | None:

@@ -115,6 +115,13 @@ async def test_the_leader_is_found_and_remembered(log: RemoteLog) -> None:
     assert log.peers.asked[3:] == [3]
 
 
+async def test_a_leader_that_is_none_of_the_former_replicas_is_asked(log: RemoteLog) -> None:
+    log.leader, log.known = 5, ProposeResponse(not_leader=True, leader=5)
+    log.propose(b"a")
+    await log.answered(1)
+    assert log.peers.asked == [1, 5]
+
+
 async def test_a_node_that_does_not_lead_names_the_leader(log: RemoteLog) -> None:
     log.leader, log.known = 3, ProposeResponse(not_leader=True, leader=3)
     log.propose(b"a")
