@@ -64,15 +64,21 @@ def step_topic(state: TopicState | None, input: Any, output: Any) -> Sequence[To
         case Alter():
             return _alter(state, input, output)
         case Delete():
-            if state is None:
-                return [None] if output == "UnknownTopic" else []
-            return [None] if output in ("", UNKNOWN) else []
+            return _delete(state, output)
         case Read():
             return _read(state, output)
         case Use(partition):
             known = state is not None and partition < state.partitions
             return [] if known else [state]
     raise AssertionError(f"unknown input {input}")
+
+
+def _delete(state: TopicState | None, output: Any) -> Sequence[TopicState | None]:
+    if output == DELETED_MEANWHILE:
+        return [state]  # another topic has the name
+    if state is None:
+        return [None] if output == "UnknownTopic" else []
+    return [None] if output in ("", UNKNOWN) else []
 
 
 def _create(state: TopicState | None, input: Create, output: Any) -> Sequence[TopicState | None]:

@@ -64,6 +64,7 @@ TOPICS: dict[str, list[tuple[Any, Any]]] = {
         (Read(), AGAIN),
     ],
     "a creation that finds the topic deleted": [(CREATE, "deleted meanwhile"), (Delete(), "")],
+    "a deletion that finds another topic": [(CREATE, MADE), (Delete(), "deleted meanwhile"), (Read(), MADE)],
     "a creation that was tried again shows a later state": [(CREATE, GROWN), (Alter(3, ()), GROWN)],
 }
 
