@@ -82,6 +82,22 @@ def test_a_removed_node_is_not_ready_any_more(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+def test_a_removed_node_takes_no_messages_from_the_moment_that_it_knows(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        gone, asked = cluster[3], cluster[1]
+        await asked.backend.create_topic("topic", 3)
+        await gone.append(b"before")
+        await asked.backend.remove_node(gone.id)
+        await until(lambda: gone.backend.fault != "")
+        assert gone.node.left == ""  # its raft groups have it yet
+        for partition in range(3):
+            with pytest.raises(Unavailable, match="this node was removed from the cluster: use another one"):
+                await gone.append(b"after", partition=partition)
+            await asked.append(b"after", partition=partition)
+
+    run_cluster(scenario, tmp_path)
+
+
 AT = TopicPartition("topic", 0)
 
 CALLS: dict[str, Callable[[ClusterNode], Awaitable[object]]] = {
@@ -519,7 +535,7 @@ def test_reads_that_wait_for_a_node_that_leaves_are_answered(tmp_path: Path) -> 
         cluster.network.way(gone.host, stays.host).delays_s = (0.4, 0.4)
         removing = asyncio.create_task(gone.backend.remove_node(gone.id))
         await until(lambda: gone.id not in stays.node.metadata.registered)
-        written = await gone.append(b"two")
+        written = await stays.append(b"two")
         assert (await stays.backend.offset_ranges("topic"))[0].end == written + 1
         await removing
 

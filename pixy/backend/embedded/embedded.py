@@ -246,6 +246,10 @@ class EmbeddedBackend:
             # its own proposals will have the same identities.
             done(-1, Unavailable(self._start.fault))
             return
+        if self._node.has_left:
+            # The others end its connections soon: it would not learn what has become of the batch.
+            done(-1, Unavailable(self._node.left or self.why_left))
+            return
         replica = self._finder.here(partition)
         if replica is not None:
             self._append_here(replica, batch, done, age_s)
