@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from pixy.backend import TopicPartition
 from pixy.cli import main
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_cluster_pb2 as cluster_pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.conformance.staged import piece_of
@@ -99,10 +100,27 @@ def test_topics_show_prints_which_partitions_move(pixy: FakePixy, run: Run) -> N
     moving.CopyFrom(FOO)
     moving.partitions[1].moves_to.extend([2, 3])
     pixy.answers["DescribeTopic"] = moving
+    pixy.answers["Status"] = cluster_pb.StatusResponse(
+        moves=[
+            cluster_pb.MoveStatus(topic="other", partition=1, target=[1], state="joint"),
+            cluster_pb.MoveStatus(
+                topic="foo",
+                partition=1,
+                target=[2, 3],
+                reason="move",
+                state="learner",
+                waits="node 3 is down",
+            ),
+        ]
+    )
     assert run("topics", "show", "foo").stdout.startswith(
         "PARTITION  LEADER  REPLICAS  IN SYNC  MOVES TO  BEGIN  END\n"
         "        0  1       1,2       1        -         5      120\n"
         "        1  none    1,2                2,3       -      -\n"
+        "\n"
+        "partition 1 moves to 2,3 (move): learner; waits: node 3 is down\n"
+        "\n"
+        "OPTION "
     )
     partitions = json.loads(run("topics", "show", "foo", "--json").stdout)["partitions"]
     assert [partition.get("moves_to") for partition in partitions] == [None, [2, 3]]
