@@ -502,6 +502,7 @@ class Node:
         forwarded = ForwardedProposals(driver, commands, peers.refuse, self._fault)
         answers = ProposeAnswers(driver, forwarded, self._find_group)
         assert self.remote is not None
+        assert self._sideloading is not None
         self.remote.answer = answers.answer
         duties = PeerDependencies(
             register=self._register_peer,
@@ -520,6 +521,7 @@ class Node:
             ticked=self._ticked,
             has_all_groups=lambda: not self._starting,
             partitions=self.partitions,
+            pieces=self._sideloading,
             propose_to_metadata=self._propose_to_metadata,
             needs_only_replicas=self._needs_only_replicas,
         )

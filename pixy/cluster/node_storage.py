@@ -152,6 +152,7 @@ class NodeStorage:
             self.partitions,
             lambda: 0 if is_alone() else self._options.journal.retain_bytes,
         )
+        self.partitions.staged_pieces = self.retention.staged
         if sideloading is not None:
             sideloading.attach(self.pieces, sinks, self.log.driver.step, lambda: metadata.started)
         topics = list(metadata.topics.values())

@@ -263,6 +263,7 @@ class PartitionDescriptor(_message.Message):
     END_OFFSET_FIELD_NUMBER: _builtins.int
     PUBLICATION_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
     log_begin_offset: _builtins.int
     """First available offset, and offset of the next record. The latter is always there: no data
     means that nothing is known.
@@ -274,6 +275,10 @@ class PartitionDescriptor(_message.Message):
     def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProposerRow]:
         """Results of the last proposals, a row for each proposing node."""
 
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedPiece]:
+        """Pieces of stages that may yet be published. A replica has those that its log names."""
+
     def __init__(
         self,
         *,
@@ -281,10 +286,11 @@ class PartitionDescriptor(_message.Message):
         end_offset: _builtins.int | None = ...,
         publication: _builtins.int = ...,
         rows: _abc.Iterable[Global___ProposerRow] | None = ...,
+        pieces: _abc.Iterable[Global___StagedPiece] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset", "log_begin_offset", b"log_begin_offset", "publication", b"publication", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset", "log_begin_offset", b"log_begin_offset", "pieces", b"pieces", "publication", b"publication", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015

@@ -11,7 +11,7 @@ Invariants: `bytes` is the sum of the sizes of all files; a piece that `has` is 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -118,6 +118,13 @@ class Pieces:
         """Raft groups of the partitions that a stage has pieces for."""
         found = self._stages.get(stage)
         return set() if found is None else {key.raft_group for key in found.places}
+
+    def of_raft_group(self, raft_group: int) -> Iterator[tuple[PieceKey, PiecePlace]]:
+        """The pieces of a partition that are durable."""
+        for stage in self._stages.values():
+            for key, place in stage.places.items():
+                if key.raft_group == raft_group:
+                    yield key, place
 
     def has(self, key: PieceKey) -> bool:
         """True if a piece is here and durable."""

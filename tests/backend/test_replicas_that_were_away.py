@@ -17,6 +17,7 @@ from pixy.errors import CorruptData
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.records import TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.conformance.staged import stage_values
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -115,6 +116,26 @@ def test_a_replica_with_all_records_takes_over_the_position_of_its_leader(
         assert await away.values() == [*expected, b"last"]
         await nodes[1].start()
         assert await nodes[1].values() == [*expected, b"last"]
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_a_replica_has_the_pieces_that_lost_entries_name_before_it_takes_over_a_position(
+    tmp_path: Path,
+) -> None:
+    """It confirms these entries by that."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await quiet_and_busy(cluster)
+        await stage_values(nodes[0].backend, "sink", "stage", {QUIET: [b"staged"]})
+        await fill(nodes, until_lost=group_on(nodes[0]).applied_index)
+        await away.start()
+        leader = group_on(leader_of(*nodes))
+        await until(lambda: group_on(away).applied_index == leader.applied_index)
+        pieces = away.node._storage.pieces
+        assert list(pieces.stages.values()) == [*nodes[0].node._storage.pieces.stages.values()]
+        assert (await away.backend.publish("sink", 1, "query", ["stage"])).published
+        assert await away.values() == [b"0", b"1", b"2", b"staged"]
 
     run_cluster(scenario, tmp_path, **OPTIONS)
 

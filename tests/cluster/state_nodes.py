@@ -23,6 +23,7 @@ from pixy.raft import Entry, Message
 from pixy.storage import CheckpointId, EntryType, load_identity
 from tests.cluster.node_logs import open_log
 from tests.fakes.disk import RecordingDisk
+from tests.fakes.no_pieces import NoPieces
 from tests.storage.journals import CLUSTER
 
 GROUP, NAME = 1, "metadata"
@@ -81,7 +82,7 @@ async def _no_call(*_: object) -> bytes:
 
 def no_copies(log: NodeLog, on_fault: OnFault) -> CopyFetching:
     """Copies of a node among nodes of a release that knows none."""
-    return CopyFetching(log, NoPartitions(), _no_call, lambda _: False, on_fault)
+    return CopyFetching(log, NoPartitions(), NoPieces(), _no_call, lambda _: False, on_fault)
 
 
 class StateNode:

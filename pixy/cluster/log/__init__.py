@@ -16,6 +16,7 @@ from pixy.cluster.log.partition_snapshots import (
     copied_position,
     describe,
     descriptor_of,
+    has_records,
     is_written,
 )
 from pixy.cluster.log.peer_start_record import PeerStartRecord
@@ -67,6 +68,7 @@ __all__ = [
     "describe",
     "descriptor_of",
     "enter_directory",
+    "has_records",
     "is_written",
     "lacks",
     "read_directory",

@@ -20,13 +20,16 @@ where the synced segments end, so it is written only once an applied position ha
     ends elsewhere, or is     any                                needs a copy
     not written any more
 
-Pieces of stages that the lost entries name are not fetched here. They are on the majority that has
-committed them, and a publication fetches what this node lacks before it confirms it
-(`sideloading`).
+Pieces of stages that the lost entries name are in the descriptor, unless their stages are gone. A
+replica has them on its disk before it takes over the position, or has a copy: it confirms the
+entries by that (`sideloading`).
 
 The road not taken: to keep such entries of every group in the journal, for replicas that may never
 come back.
 """
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -36,7 +39,7 @@ from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.replica import PartitionReplica
 from pixy.entry_ids import INDEX_MAX
 from pixy.multiraft import DedupTable, RaftGroup, Snapshots
-from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
+from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor, StagedPiece
 from pixy.raft import Snapshot
 from pixy.storage import UnitRecord
 
@@ -88,12 +91,27 @@ class Takeovers:
                 self._snapshots.failed(group, snapshot, silently=True)
 
 
-def describe(group: RaftGroup) -> Snapshot | None:
+def describe(
+    group: RaftGroup, staged_pieces: Callable[[int], Iterable[StagedPiece]] = lambda _: ()
+) -> Snapshot | None:
     """The snapshot that a leader offers, None if its log was never cut, or within a change of the
     configuration.
 
     Without data if the state is not known: it tells a follower that it is behind.
+
+    Args:
+        staged_pieces: the pieces of stages that a raft group has, as far as they are needed.
     """
+    snapshot = _described_state(group)
+    if snapshot is None or not snapshot.data:
+        return snapshot
+    # Fields of a message that follow it are part of it.
+    pieces = PartitionDescriptor(pieces=staged_pieces(group.raft_group)).SerializeToString()
+    return replace(snapshot, data=snapshot.data + pieces)
+
+
+def _described_state(group: RaftGroup) -> Snapshot | None:
+    """The snapshot of a leader, without pieces."""
     storage, replica = group.storage, group.application
     start = storage.start
     if not start.index:

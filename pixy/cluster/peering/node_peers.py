@@ -55,6 +55,7 @@ from pixy.cluster.snapshots import (
     SnapshotCounts,
     SnapshotFetching,
     SnapshotServing,
+    StagedPieces,
 )
 from pixy.cluster.state import (
     COPIES_LEVEL,
@@ -129,6 +130,7 @@ class PeerDependencies:
         ticked: called at the end of each tick.
         has_all_groups: False while the start has not opened all raft groups.
         partitions: the partitions of this node.
+        pieces: pieces of stages of this node.
         propose_to_metadata: proposes a command, and calls back with its result.
         needs_only_replicas: true of a topic whose partitions cannot get other replicas yet.
     """
@@ -142,6 +144,7 @@ class PeerDependencies:
     ticked: Callable[[], None]
     has_all_groups: Callable[[], bool]
     partitions: Partitions
+    pieces: StagedPieces
     propose_to_metadata: Callable[[bytes, Callable[[Any], None]], None]
     needs_only_replicas: Callable[[bytes], bool]
 
@@ -344,7 +347,7 @@ class NodePeers:
             self._call_bulk, FetchingOptions(cluster_id, node_id), self._on_fault
         )
         copies = self._fetched_copies = CopyFetching(
-            node_log, duties.partitions, self._call_copy, self._gives_copies, self._on_fault
+            node_log, duties.partitions, duties.pieces, self._call_copy, self._gives_copies, self._on_fault
         )
         self._fetching.attach(node_log, copies)
         self._serving = SnapshotServing(cluster_id, groups.find, self._driver, node_log.files)

@@ -26,7 +26,7 @@ from pixy.cluster.log import PartitionReplica
 from pixy.cluster.publications.sideloading import pieces_of
 from pixy.cluster.replicas import Partitions
 from pixy.cluster.state import Publication, SinksState, publication_in
-from pixy.proto.state_pb2 import PublicationPart, PublishParts
+from pixy.proto.state_pb2 import PublicationPart, PublishParts, StagedPiece
 from pixy.records import TopicPartition
 from pixy.staging import Pieces, StageName, Stages
 from pixy.storage import EntryType, StagedPart
@@ -110,6 +110,20 @@ class PieceRetention:
             index = 0 if replica.group is None else replica.group.applied_index
             self._needs.setdefault(ref.key.stage, {})[replica] = _Need(command.publication, index)
         return found
+
+    def staged(self, raft_group: int) -> list[StagedPiece]:
+        """The pieces of a partition whose stages may yet be published."""
+        return [
+            StagedPiece(
+                number=key.number,
+                length=place.size,
+                crc=key.crc,
+                stage_number=key.stage,
+                records=place.records,
+            )
+            for key, place in self.pieces.of_raft_group(raft_group)
+            if not self._state.is_gone(key.stage)
+        ]
 
     def partition_of(self, part: PublicationPart) -> PartitionReplica | None:
         """The partition of a part, wherever its replicas are; None if its topic is not known here,

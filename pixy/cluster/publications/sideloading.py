@@ -12,6 +12,9 @@ replicas first (`replicated_staging`), so the rule below rarely has to wait:
     a follower lags, and entries  whose data is gone   sends a snapshot instead (`servable`): the
     are loaded for it                                  follower needs a copy
 
+A replica that is copied, or takes over a position, skips entries: it fetches their pieces first,
+which the position names (`copy_fetching`).
+
 Data is fetched from the leader or from any other replica; and where none has it from any other
 node: those that a partition has moved from have the pieces of stages until these are gone. A piece
 of a stage that is gone is needed no more (`SinksState.is_gone`), nor is what a partition has
@@ -206,6 +209,28 @@ class Sideloading:
         if isinstance(replica, PartitionReplica) and command.publication <= replica.publication:
             return []
         return [ref for ref in pieces_of(command, group.raft_group) if not self._has(ref)]
+
+    def missing_staged(self, group: RaftGroup, pieces: Iterable[StagedPiece]) -> list[PieceRef]:
+        """The pieces of stages that this node lacks, of those that a position names."""
+        refs = [
+            PieceRef(
+                PieceKey(each.stage_number, group.raft_group, each.number, each.crc),
+                each.length,
+                each.records,
+            )
+            for each in pieces
+        ]
+        return [ref for ref in refs if not self._has(ref) and not self._sinks.is_gone(ref.key.stage)]
+
+    async def fetch_staged(self, group: RaftGroup, pieces: Sequence[StagedPiece], first: int) -> bool:
+        """Fetch these pieces, the first node asked first; False if some are not to be had now."""
+        missing = self.missing_staged(group, pieces)
+        while missing:
+            await self.fetch(group, missing, first)
+            before, missing = missing, self.missing_staged(group, pieces)
+            if len(missing) == len(before):
+                return False
+        return True
 
     def _has(self, ref: PieceRef) -> bool:
         """True if a piece is here, and is what an entry says: its records take offsets."""

@@ -78,6 +78,7 @@ from pixy.proto.state_pb2 import (
     PartitionIdentity,
     PublicationPart,
     PublishParts,
+    StagedPiece,
 )
 from pixy.raft import ConfState, Entry
 from pixy.records import TopicPartition, is_batch, split_batches
@@ -136,6 +137,8 @@ class Partitions:
         on_departed: ends the copies for a partition whose replica departs, and removes what they
             have staged.
         on_installed: called with a partition whose log was replaced by a copy.
+        staged_pieces: the pieces of a partition, by its raft group, whose stages may yet be
+            published.
         left_copies: raft groups of the partitions with copies under way that a start has found.
     """
 
@@ -166,6 +169,7 @@ class Partitions:
         self._by_group = PartitionsByRaftGroup()
         self.damaged_groups: set[int] = set()
         self.on_installed: Callable[[PartitionReplica], None] = lambda _: None
+        self.staged_pieces: Callable[[int], Iterable[StagedPiece]] = lambda _: ()
         self.left_copies: set[int] = set()
         self.departing: dict[int, PartitionReplica] = {}
         self.on_departed: Callable[[PartitionReplica], Awaitable[None]] = _no_copies
@@ -389,8 +393,11 @@ class Partitions:
         return group
 
     def _bind(self, group: RaftGroup, replica: PartitionReplica, *, holds: bool = False) -> None:
-        self._driver.snapshots.offer(group, partial(describe, group))
+        self._driver.snapshots.offer(group, partial(describe, group, self._staged_pieces))
         self._driver.bind(group, replica, self.apply, holds=holds)
+
+    def _staged_pieces(self, raft_group: int) -> Iterable[StagedPiece]:
+        return self.staged_pieces(raft_group)
 
     def _configuration(self, replica: PartitionReplica) -> ConfState:
         """Configuration of a partition that the journal knows nothing of: that of its founders, if

@@ -3,7 +3,7 @@
 What a snapshot means for a raft group is in `pixy.multiraft`.
 """
 
-from pixy.cluster.snapshots.copy_fetching import CopyFetching
+from pixy.cluster.snapshots.copy_fetching import CopyFetching, StagedPieces
 from pixy.cluster.snapshots.copy_pulling import CopyFetchingOptions, CopyMethod
 from pixy.cluster.snapshots.copy_serving import CopyServing
 from pixy.cluster.snapshots.snapshot_counts import SnapshotCounts
@@ -19,4 +19,5 @@ __all__ = [
     "SnapshotCounts",
     "SnapshotFetching",
     "SnapshotServing",
+    "StagedPieces",
 ]

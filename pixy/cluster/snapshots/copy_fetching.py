@@ -16,6 +16,9 @@ its answer.
     damage of the replica's own records      the same; the next copy has all records
     a kill of the process                    what was synced stays, all but the last 16 MiB
 
+Before that it has the pieces of stages that the position names. A replica that only takes over the
+position fetches them, too.
+
 An offer while a copy is being installed waits until it is: the next copy takes its directory. A
 replica whose leader, and all other replicas, know no copies waits (`missing_copies`).
 
@@ -27,7 +30,7 @@ replica of a partition stays damaged.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -42,6 +45,7 @@ from pixy.cluster.log import (
     applied_state,
     copied_position,
     descriptor_of,
+    has_records,
     is_written,
 )
 from pixy.cluster.snapshots.copy_pulling import (
@@ -56,7 +60,7 @@ from pixy.copies import CopyProgress, OwnRecords, StagedCopy
 from pixy.errors import CorruptData, PixyError, StorageFault, Unavailable
 from pixy.faults import OnFault
 from pixy.multiraft import RaftGroup
-from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
+from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor, StagedPiece
 from pixy.raft import NONE, Message, Snapshot
 from pixy.storage import run_on
 
@@ -86,6 +90,16 @@ class CopiedPartitions(Protocol):
         """As `Partitions.set_fault`."""
 
 
+class StagedPieces(Protocol):
+    """Pieces of stages of this node, as `Sideloading`."""
+
+    def missing_staged(self, group: RaftGroup, pieces: Iterable[StagedPiece]) -> Sequence[object]:
+        """As `Sideloading.missing_staged`."""
+
+    async def fetch_staged(self, group: RaftGroup, pieces: Sequence[StagedPiece], first: int) -> bool:
+        """As `Sideloading.fetch_staged`."""
+
+
 def _own_records(replica: PartitionReplica, descriptor: PartitionDescriptor) -> OwnRecords | None:
     """The records that a replica may keep: they are intact, in synced segments, and the records of
     the leader's log follow them.
@@ -103,6 +117,7 @@ class CopyFetching:
     Args:
         node_log: the log of this node.
         partitions: its partitions.
+        pieces: the pieces of stages that it has.
         call: see `CopyCall`.
         is_source: tells whether a node can give copies.
         on_fault: called with an unexpected exception.
@@ -113,6 +128,7 @@ class CopyFetching:
         self,
         node_log: NodeLog,
         partitions: CopiedPartitions,
+        pieces: StagedPieces,
         call: CopyCall,
         is_source: Callable[[int], bool],
         on_fault: OnFault,
@@ -120,6 +136,7 @@ class CopyFetching:
     ) -> None:
         self._log = node_log
         self._partitions = partitions
+        self._pieces = pieces
         self._is_source = is_source
         self._tasks = Tasks(on_fault)
         self._pulling = CopyPulling(node_log, call, self._tasks, options)
@@ -161,20 +178,53 @@ class CopyFetching:
         if self._log.is_installing(group):
             self._later[group] = message
             return
+        descriptor = descriptor_of(snapshot)
+        pieces = () if descriptor is None else descriptor.pieces
+        takes_over = has_records(replica, snapshot) and not self._stopped
+        if takes_over and self._pieces.missing_staged(group, pieces):
+            self._start(group, partial(self._fetch_pieces, group, message, pieces))
+            return
         if self._log.takeovers.take(group, snapshot):
             return
         sources = self._sources(replica, message.sender)
-        copies = bool(sources) and not self._stopped and descriptor_of(snapshot) is not None
+        copies = bool(sources) and not self._stopped and descriptor is not None
         self._missing.add(replica, message, copies=copies)
         if not copies:
             self._log.driver.snapshots.failed(group, snapshot, silently=True)
             return
+        self._start(group, partial(self._run, replica, snapshot, sources))
+
+    def _start(
+        self, group: RaftGroup, run: Callable[["asyncio.Task[None] | None"], Coroutine[object, object, None]]
+    ) -> None:
+        """Fetch something for a replica; `run` waits for what was fetched before, and is ended."""
         before = self._running.pop(group, None)
         if before is not None:
             before.cancel()
-        self._running[group] = self._tasks.spawn(
-            self._run(replica, snapshot, sources, before), f"copy of {replica.partition}"
-        )
+        self._running[group] = self._tasks.spawn(run(before), f"copy for raft group {group.raft_group}")
+
+    async def _fetch_pieces(
+        self,
+        group: RaftGroup,
+        message: Message,
+        pieces: Sequence[StagedPiece],
+        before: "asyncio.Task[None] | None",
+    ) -> None:
+        """Fetch pieces of stages, and take over the position then."""
+        if before is not None:
+            await asyncio.wait([before])
+        snapshot = message.snapshot
+        assert snapshot is not None
+        has_all = False
+        try:
+            has_all = await self._pieces.fetch_staged(group, pieces, message.sender)
+        finally:
+            if self._running.get(group) is asyncio.current_task():
+                del self._running[group]
+        if not has_all:
+            self._log.driver.snapshots.failed(group, snapshot, silently=True)
+        elif self._log.driver.snapshots.awaits(group, snapshot):
+            self.offered(group, message)
 
     def _installed(self, replica: PartitionReplica) -> None:
         group = replica.group
@@ -341,6 +391,8 @@ class CopyFetching:
         self._copies[replica.raft_group] = copy
         await run_on(self._log.copying, copy.begin)
         await self._pulling.pull(copy, sources)
+        if not await self._pieces.fetch_staged(copy.group, descriptor.pieces, sources[0]):
+            raise Unavailable("pieces of stages cannot be fetched")
         position = await self._seal(copy)
         return self._log.install_copy(copy.group, snapshot, position)
 

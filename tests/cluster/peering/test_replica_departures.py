@@ -164,6 +164,21 @@ def test_what_was_staged_before_a_move_is_published_behind_it(tmp_path: Path) ->
     run_cluster(scenario, tmp_path)
 
 
+def test_what_was_staged_before_a_move_needs_no_former_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        first, second, third = await on_one_node(cluster)
+        where = TopicPartition(TOPIC, 0)
+        await stage_values(cluster[3].backend, "sink", "stage", {where: [b"staged"]}, {where: [b"more"]})
+        await move(cluster, second)
+        await has_departed(cluster, first)
+        await cluster.by_id(first).kill()
+        other = cluster.by_id(third)
+        assert (await other.backend.publish("sink", 1, "query", ["stage"])).published
+        assert await other.values() == [*BEFORE, b"staged", b"more"]
+
+    run_cluster(scenario, tmp_path)
+
+
 class Gate:
     """Holds the reads of metadata of departures, until it is opened."""
 

@@ -39,6 +39,7 @@ from pixy.proto.state_pb2 import AppliedPosition, HardState
 from pixy.raft import ConfChangeV2, ConfState, Entry, Message, Snapshot, StateType
 from pixy.records import LongCheckError, TopicPartition
 from pixy.storage import Checkpoint, DamagedLog, EntryType, MakeWorker, Upkeep, run_on
+from tests.fakes.no_pieces import NoPieces
 from tests.sim.cluster.counters import Counters
 from tests.sim.cluster.packets import (
     ClaimOfRest,
@@ -180,7 +181,9 @@ class _Copies:
         send: Callable[[int, Packet], None],
         fault: Callable[[BaseException], None],
     ) -> None:
-        self.fetching = CopyFetching(log, partitions, self._call, lambda _: True, fault, _COPY_OPTIONS)
+        self.fetching = CopyFetching(
+            log, partitions, NoPieces(), self._call, lambda _: True, fault, _COPY_OPTIONS
+        )
         self.serving = CopyServing(log, partitions, lambda *_: None, _COPY_SERVING)
         self._send = send
         self._tasks = Tasks(fault)
