@@ -25,14 +25,16 @@ So it is with the first agreed time after a start, compared with the last one th
     a node                                    compares with
     ----------------------------------------  ------------------------------------------------------
     that had one before its start             that one (`NodeTime.resume`)
-    that has joined, or lost what it noted    the earliest one of the nodes that agree. Nothing
-                                              expires before one of them tells it, all nodes are
-                                              known and none tells any, or an hour has passed
+    that has joined, or lost what it noted    the earliest one of the nodes that agree, or that
+                                              any node has told before they agreed. Nothing
+                                              expires before it is told, all nodes are known and
+                                              none has told any, or an hour has passed
     without others                            nothing: its clock counts at once
 """
 
 import statistics
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import structlog
@@ -99,6 +101,8 @@ class NodeTime:
         self._own_is_off = False
         # An agreed time was known before, and one of several nodes.
         self._was_agreed = self._had_others = False
+        # While the steady time is not known: the earliest that was told, with its teller's clock.
+        self._told: Sequence[tuple[int, int]] = ()
         # Time that does not count yet, and monotonic time since which it has been shown.
         self._jumped_to: int | None = None
         self._jumped_at = 0.0
@@ -167,6 +171,9 @@ class NodeTime:
     def refresh(self) -> None:
         """Look at the clocks, in steps of less than a second."""
         own, others = self.own_ahead_ms, self.others()
+        if self._steady is None:
+            # Whoever tells it may be lost before a majority agrees.
+            self._told = sorted([*self._told, *others.steady], key=itemgetter(1))[:1]
         clocks = [own, *others.ahead_ms]
         agreed = agreed_time(clocks, others.nodes)
         if agreed is not None:
@@ -185,7 +192,7 @@ class NodeTime:
             )
         self._agreed, self._own_is_off = agreed, is_off
         if self._steady is None:
-            self._steady = _earliest_steady(agreed, others)
+            self._steady = _earliest_steady(agreed, [*self._told, *others.steady])
         # Clocks of others are known as exactly as beats are quick: they are not followed closely.
         shown = own
         if is_off:
@@ -228,11 +235,10 @@ class NodeTime:
         self._latest, self._latest_ns = latest, latest * 1_000_000
 
 
-def _earliest_steady(agreed: int, others: OtherClocks) -> int | None:
-    """The earliest steady time that others tell, None if nobody tells one.
+def _earliest_steady(agreed: int, told: Sequence[tuple[int, int]]) -> int | None:
+    """The earliest steady time that others have told, None if nobody has told one.
 
     A node whose own clock is off may have founded the cluster with it: a later time of it does not
     count.
     """
-    told = [steady for clock, steady in others.steady if _is_near(clock, agreed) or steady < agreed]
-    return min(told, default=None)
+    return min((steady for clock, steady in told if _is_near(clock, agreed) or steady < agreed), default=None)

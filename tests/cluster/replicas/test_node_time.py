@@ -336,6 +336,18 @@ def test_a_node_whose_clock_is_off_can_only_tell_of_an_earlier_time(
     assert (bench.stamp_error_ms, bench.age_error_ms) == (0, age_error_ms)
 
 
+def test_a_time_that_was_told_before_any_majority_agreed_still_counts() -> None:
+    """Its teller lost its disk and was removed, and all clocks jumped to the same time."""
+    bench = Bench(0, -HOUR_MS, own_ms=-2 * HOUR_MS, steady_ms=(0,))
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+    bench.others_ms, bench.nodes, bench.steady_ms = [DAY_MS], 2, ()
+    bench.clock.set_wall(DAY_MS)
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (DAY_MS, 0)
+    bench.later(HOUR)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (DAY_MS, DAY_MS)
+
+
 def test_nothing_expires_before_a_node_that_joins_knows_the_time_before_it() -> None:
     """All nodes that it hears of first may have joined as well."""
     bench = Bench(DAY_MS, DAY_MS, own_ms=DAY_MS, nodes=5)
