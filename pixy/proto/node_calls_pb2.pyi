@@ -490,7 +490,8 @@ class LeadersResponse(_message.Message):
     @_builtins.property
     def out_of_sync(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutOfSync]:
         """Of the raft groups that are asked for, those with replicas that the node knows not to be in sync: it
-        leads them and the replicas do not follow, or its own replica is damaged or waits for a copy.
+        leads them and the replicas do not follow, or its own replica is damaged, waits for a copy or is not
+        there.
         """
 
     def __init__(

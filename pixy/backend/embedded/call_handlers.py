@@ -126,14 +126,14 @@ class CallHandlers:
             replica = self._node.find_partition(raft_group)
             if _leads(replica):
                 response.raft_groups.append(raft_group)
-            nodes = self._out_of_sync(replica) if request.tell_out_of_sync and replica is not None else ()
+            nodes = self._out_of_sync(replica) if request.tell_out_of_sync else ()
             if nodes:
                 response.out_of_sync.add(raft_group=raft_group, nodes=nodes)
         return response.SerializeToString()
 
-    def _out_of_sync(self, replica: PartitionReplica) -> Collection[int]:
-        """Nodes with a replica of a partition that this node knows not to be in sync."""
-        if not replica.is_well:
+    def _out_of_sync(self, replica: PartitionReplica | None) -> Collection[int]:
+        """Nodes that this node knows not to have a replica of a partition that is in sync."""
+        if replica is None or not replica.is_well:
             return (self._node.node_id,)
         if replica.group is None or not replica.group.leads:
             return ()

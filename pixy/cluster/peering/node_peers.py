@@ -28,6 +28,7 @@ from pixy.cluster.peering.failover import Failover
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.cluster.peering.leader_balancer import LeaderBalancer
 from pixy.cluster.peering.move_controller import MoveController
+from pixy.cluster.peering.newcomer_checks import NewcomerChecks
 from pixy.cluster.peering.node_lookup import NodeLookup
 from pixy.cluster.peering.peer_clocks import PeerClocks
 from pixy.cluster.peering.peer_messages import (
@@ -199,6 +200,7 @@ class NodePeers:
         self._failover: Failover
         self._placement: LeaderBalancer
         self._departures: Departures
+        self._newcomers: NewcomerChecks
         self._keeper: VoterReconciler
         self._controller: MoveController
         self._lookup: NodeLookup
@@ -367,11 +369,12 @@ class NodePeers:
         self._departures = Departures(
             self._driver, groups.metadata, self.relays.call, duties.has_all_groups, self._on_fault
         )
+        self._newcomers = NewcomerChecks(self.relays.call, self._on_fault)
         moves = MoveHooks(
             duties.partitions, duties.propose_to_metadata, duties.needs_only_replicas, duties.has_all_groups
         )
         self._keeper = VoterReconciler(
-            self._driver, groups, moves, self._departures, self.members.is_reachable
+            self._driver, groups, moves, self._departures, self._newcomers, self.members.is_reachable
         )
         self._controller = MoveController(
             groups, duties.propose_to_metadata, self.members.is_reachable, self._options.replace_after_s
@@ -466,6 +469,7 @@ class NodePeers:
             await self._fetching.stop()
             await self._lookup.stop()
             await self._departures.stop()
+            await self._newcomers.stop()
             await self._duties.forwarded.stop()
         self._search.stop()
         if self._listening is not None:

@@ -21,11 +21,12 @@ One change at a time, in this order:
 
 A member is *ready* when it has everything that was committed, and the newest configuration, when
 the change was first found to be wanted (a moving end might never be reached: KAFKA-13959,
-RATIS-2274), and it answers and takes entries. A learner becomes a voter then. All new voters come
-in one change if they are ready at the same time. If some of them keep the others waiting, those
-that are ready replace voters that are to go, one for one, and further ones come as long as the
-voters do not become an even number: four voters survive no more failures than three, and two of
-four decide nothing. Only a lone voter takes a second one alone.
+RATIS-2274), it answers and takes entries, and a new one has said that it is intact. A learner
+becomes a voter then. All new voters come in one change if they are ready at the same time. If some
+of them keep the others waiting, those that are ready replace voters that are to go, one for one,
+and further ones come as long as the voters do not become an even number: four voters survive no
+more failures than three, and two of four decide nothing. Only a lone voter takes a second one
+alone.
 
 Invariants, whatever the nodes do:
 
@@ -117,6 +118,7 @@ class LeaderView:
         conf_index: index of the newest change of the configuration.
         configuration: as of that change.
         members: all members, by id.
+        doubtful: new voters that have not said that their replicas are intact.
     """
 
     leader: int
@@ -126,6 +128,7 @@ class LeaderView:
     conf_index: int
     configuration: ConfState
     members: Mapping[int, MemberView]
+    doubtful: frozenset[int] = frozenset()
 
 
 def leader_view(raft: Raft) -> LeaderView | None:
@@ -255,6 +258,8 @@ class VoterChanges:
         return ready
 
     def _is_ready(self, node_id: int, view: LeaderView) -> bool:
+        if node_id in view.doubtful:
+            return False
         return _takes_entries(node_id, view) and view.members[node_id].match >= self._targets[node_id]
 
     def _are_most_ready(self, voters: set[int], view: LeaderView) -> bool:

@@ -16,6 +16,7 @@ one that knows, and its successors need votes of nodes that have departed.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ import structlog
 
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering.departures import Departures
+from pixy.cluster.peering.newcomer_checks import NewcomerChecks
 from pixy.cluster.peering.ticker import TICK_S
 from pixy.cluster.peering.voter_changes import (
     HandOver,
@@ -73,6 +75,7 @@ class VoterReconciler:
         groups: the state groups, `metadata` with the nodes among them.
         moves: see `MoveHooks`.
         departures: tells whether the other nodes need one that leaves.
+        newcomers: tells which of them have intact replicas.
         is_reachable: true of a node that can be reached.
     """
 
@@ -82,12 +85,14 @@ class VoterReconciler:
         groups: StateGroups,
         moves: MoveHooks,
         departures: Departures,
+        newcomers: NewcomerChecks,
         is_reachable: Callable[[int], bool],
     ) -> None:
         self._driver = driver
         self._groups = groups
         self._moves = moves
         self._departures = departures
+        self._newcomers = newcomers
         self._is_reachable = is_reachable
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
@@ -133,6 +138,7 @@ class VoterReconciler:
             self._changing.pop(group, None)
             self._read.pop(group, None)
             self._sealing.pop(group, None)
+        self._newcomers.tick()
         self._read_metadata()
         self._end_moves()
 
@@ -271,6 +277,10 @@ class VoterReconciler:
         assert group.node is not None
         membership = self._changing.setdefault(group, VoterChanges(_PATIENCE_S))
         view = leader_view(group.node.raft)
+        if view is not None and isinstance(group.application, PartitionReplica):
+            coming = {*wanted.voters}.intersection(view.configuration.learners)
+            intact = {each for each in coming if self._newcomers.is_intact(each, group.raft_group)}
+            view = replace(view, doubtful=frozenset(coming - intact))
         step = None if view is None else membership.next_change(wanted, view, now)
         if isinstance(step, HandOver):
             self._driver.transfer(group, step.node_id)
