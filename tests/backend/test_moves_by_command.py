@@ -1,11 +1,15 @@
 """Moves that a client asks any node for, in clusters with virtual time."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from pixy.cluster import CancelPlan, ClusterStatus, DrainPlan, MovePlan, MoveRequest, RebalancePlan
 from pixy.cluster.state import MOVES_LEVEL, Topic
+from pixy.cluster.status import MoveStatus
 from pixy.errors import FailedPrecondition
 from pixy.records import TopicPartition
 from tests.cluster.moving import set_level, until_moved
@@ -151,5 +155,32 @@ def test_more_replicas_come_when_the_replication_is_altered(tmp_path: Path) -> N
         await until(lambda: len(topic(cluster[1]).replicas[0]) == 3)
         await cluster[3].backend.alter_topic("topic", config={"replication": "1"})
         await until(lambda: len(topic(cluster[1]).replicas[0]) == 1)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_the_status_says_how_far_a_copy_is(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await four(cluster)
+        for _ in range(20):
+            await cluster[1].append(Random(1).randbytes(200_000))
+        replicas, spare = topic(cluster[1]).replicas[0], cluster[4]
+        for number in (1, 2, 3):
+            cluster.network.way(cluster[number].host, spare.host).delays_s = (0.2, 0.2)
+
+        async def move(accept: Callable[[MoveStatus], bool]) -> MoveStatus:
+            while True:
+                moves = (await cluster[2].backend.cluster_status()).moves
+                if moves and accept(moves[0]):
+                    return moves[0]
+                await asyncio.sleep(0.05)
+
+        await begin(cluster[1], MovePlan(TOPIC, replicas[2], spare.id))
+        (copy,) = (await move(lambda of: bool(of.copies and of.copies[0].copied_bytes))).copies
+        assert (copy.node_id, copy.waits) == (spare.id, "")
+        assert 0 < copy.copied_bytes < copy.total_bytes
+        assert copy.total_bytes > 4_000_000
+        assert copy.bytes_per_second > 0
+        await until_moved([cluster[1], spare], (*replicas[:2], spare.id))
 
     run_cluster(scenario, tmp_path)

@@ -107,12 +107,14 @@ def wait_answers(cluster: Cluster, producers: Producers, count: int) -> None:
     )
 
 
-def test_a_lone_node_with_data_becomes_three(cluster: Cluster) -> None:
+def test_a_lone_node_with_data_becomes_three_and_its_topic_can_have_fewer_replicas(cluster: Cluster) -> None:
     start(cluster, 1)
     with loaded(cluster):
         ids = {1, join(cluster, 2), join(cluster, 3)}
         wait_replicas(cluster, cluster[1], ids)
-    assert not cluster[1].status().under_replicated
+        assert not cluster[1].status().under_replicated
+        pixy(cluster[2], "topics", "alter", TOPIC, "--config", "replication=1")
+        until_blocking(lambda: [len(each) for each in replicas(cluster[1])] == [1] * PARTITIONS, cluster.logs)
 
 
 def test_a_node_is_drained(cluster: Cluster) -> None:
