@@ -126,14 +126,16 @@ class CallHandlers:
             replica = self._node.find_partition(raft_group)
             if _leads(replica):
                 response.raft_groups.append(raft_group)
-            nodes = self._out_of_sync(replica) if request.tell_out_of_sync else ()
+            nodes = self._out_of_sync(raft_group, replica) if request.tell_out_of_sync else ()
             if nodes:
                 response.out_of_sync.add(raft_group=raft_group, nodes=nodes)
         return response.SerializeToString()
 
-    def _out_of_sync(self, replica: PartitionReplica | None) -> Collection[int]:
+    def _out_of_sync(self, raft_group: int, replica: PartitionReplica | None) -> Collection[int]:
         """Nodes that this node knows not to have a replica of a partition that is in sync."""
-        if replica is None or not replica.is_well:
+        if replica is None:
+            return (self._node.node_id,) if self._node.partitions.knows(raft_group) else ()
+        if not replica.is_well:
             return (self._node.node_id,)
         if replica.group is None or not replica.group.leads:
             return ()
