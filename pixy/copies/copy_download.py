@@ -94,6 +94,20 @@ class CopyDownload:
             session=session, segment=run.segment, position=run.position, max_bytes=max_bytes
         )
 
+    def request_ahead(
+        self, answer: FetchCopyResponse, session: int, max_bytes: int
+    ) -> FetchCopyRequest | None:
+        """The request that follows an answer which is not taken yet; None if that depends on it.
+
+        It is of no use if the answer is refused, or is the last one.
+        """
+        position = answer.position + len(answer.data)
+        if not 0 < position < answer.total_bytes:
+            return None
+        return FetchCopyRequest(
+            session=session, segment=answer.segment, position=position, max_bytes=max_bytes
+        )
+
     def take(self, answer: FetchCopyResponse, bytes_max: int) -> list[memoryview]:
         """The whole batches that an answer brings, in their order.
 

@@ -33,7 +33,9 @@ def test_every_batch_comes_once_from_whatever_sources(cuts: list[list[int]], fir
             download.change_source()
         size = rng.choice((1, 60, 100, 500, 5000))
         answer = source.answer(download.request(1, size))
+        ahead = download.request_ahead(answer, 1, size)
         found += [bytes(each) for each in download.take(answer, size)]
+        assert download.is_complete or ahead in (None, download.request(1, size))
         assert download.offset == (
             read_header(found[-1]).next_offset if found else read_header(LOG[first]).base_offset
         )

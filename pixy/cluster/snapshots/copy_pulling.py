@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+from pixy.aio.futures import failure_of
 from pixy.aio.retries import Backoff
 from pixy.aio.tasks import Tasks
 from pixy.cluster.log import NodeLog, PartitionReplica
@@ -38,6 +39,7 @@ from pixy.proto.copies_pb2 import (
     BeginCopyRequest,
     BeginCopyResponse,
     EndCopyRequest,
+    FetchCopyRequest,
     FetchCopyResponse,
 )
 from pixy.proto.state_pb2 import PartitionDescriptor
@@ -250,12 +252,7 @@ class CopyPulling:
                 await run_on(self._log.copying, partial(copy.restart, offset))
             else:
                 copy.download.change_source()
-            while not copy.download.is_complete:
-                copy.check_needed()
-                size = await self._fetch_chunk(source, begun.session, copy)
-                sources.progressed()
-                copy.progress.add(size, self._loop.time())
-                await self._pace(size)
+            await self._fetch_chunks(source, begun.session, copy, sources)
         except (PixyError, NotNeededError) as error:
             self._end_session(source, begun.session, str(error) or "it is not needed any more")
             raise
@@ -274,13 +271,32 @@ class CopyPulling:
         )
         return decode_answer(BeginCopyResponse, payload, _SUPERBLOCK_BYTES_MAX)
 
-    async def _fetch_chunk(self, source: int, session: int, copy: PartialCopy) -> int:
-        size = self._options.chunk_bytes
-        request = copy.download.request(session, size).SerializeToString()
-        payload = await self._call(source, CopyMethod.FETCH, request, self._options.timeout_s)
-        answer = decode_answer(FetchCopyResponse, payload, size + _CHUNK_HEADER_BYTES)
-        await run_on(self._log.copying, partial(copy.take, answer, size))
-        return len(answer.data)
+    async def _fetch_chunks(self, source: int, session: int, copy: PartialCopy, sources: CopySources) -> None:
+        """Fetch and take all chunks. While one is taken, the source reads the next one."""
+        download, size = copy.download, self._options.chunk_bytes
+        ahead: asyncio.Task[FetchCopyResponse] | None = None
+        try:
+            while not download.is_complete:
+                copy.check_needed()
+                answer = await (ahead or self._ask(source, download.request(session, size)))
+                behind = download.request_ahead(answer, session, size)
+                ahead = None
+                if behind is not None:
+                    ahead = asyncio.create_task(self._ask(source, behind), name="next chunk of a copy")
+                    ahead.add_done_callback(failure_of)  # Nobody asks for it if this answer is refused.
+                await run_on(self._log.copying, partial(copy.take, answer, size))
+                sources.progressed()
+                copy.progress.add(len(answer.data), self._loop.time())
+                await self._pace(len(answer.data))
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    async def _ask(self, source: int, request: FetchCopyRequest) -> FetchCopyResponse:
+        payload = await self._call(
+            source, CopyMethod.FETCH, request.SerializeToString(), self._options.timeout_s
+        )
+        return decode_answer(FetchCopyResponse, payload, request.max_bytes + _CHUNK_HEADER_BYTES)
 
     def _end_session(self, source: int, session: int, failure: str) -> None:
         self._tasks.spawn(self._tell_end(source, session, failure), "end of a copy session")

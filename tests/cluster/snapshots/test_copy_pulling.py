@@ -1,0 +1,64 @@
+"""The destination's side of a copy session."""
+
+import asyncio
+import threading
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from pixy.aio.tasks import Tasks
+from pixy.cluster.snapshots.copy_pulling import CopyFetchingOptions, CopyMethod, CopyPulling
+from pixy.copies import CopyDownload, CopyProgress
+from pixy.proto.copies_pb2 import BeginCopyResponse, FetchCopyRequest, FetchCopyResponse
+from pixy.records import read_header
+from pixy.storage import ThreadWorker
+from tests.copies.sources import Source, log_of
+
+SECONDS = 20.0
+LOG = log_of(60, Random(7))
+END = read_header(LOG[-1]).next_offset
+
+
+class Copy(SimpleNamespace):
+    """A copy that takes a chunk only once the next one has been asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(replica=SimpleNamespace(raft_group=1000), snapshot=SimpleNamespace(index=77))
+        self.descriptor = SimpleNamespace(end_offset=END)
+        self.download = CopyDownload(0, END, 1 << 20, begins=True)
+        self.progress = CopyProgress()
+        self.asked = threading.Semaphore(0)
+        self.found: list[bytes] = []
+
+    def check_needed(self) -> None: ...
+
+    def take(self, answer: FetchCopyResponse, bytes_max: int) -> None:
+        assert self.asked.acquire(timeout=SECONDS)
+        if answer.position + len(answer.data) < answer.total_bytes:
+            assert self.asked.acquire(timeout=SECONDS), "the next chunk was not asked for meanwhile"
+            self.asked.release()
+        self.found += [bytes(each) for each in self.download.take(answer, bytes_max)]
+
+
+async def test_the_source_reads_the_next_chunk_while_one_is_taken() -> None:
+    source, copy = Source(LOG, [20, 40]), Copy()
+
+    async def call(node_id: int, method: CopyMethod, payload: bytes, timeout_s: float) -> bytes:
+        if method is CopyMethod.BEGIN:
+            return BeginCopyResponse(session=1).SerializeToString()
+        if method is CopyMethod.END:
+            return b""
+        copy.asked.release()
+        return source.answer(FetchCopyRequest.FromString(payload)).SerializeToString()
+
+    faults: list[Exception] = []
+    tasks, worker = Tasks(faults.append), ThreadWorker("copies")
+    node_log: Any = SimpleNamespace(
+        copying=worker, incarnation=SimpleNamespace(number=5), journal=SimpleNamespace(flushed_at=-1.0)
+    )
+    pulling = CopyPulling(node_log, call, tasks, CopyFetchingOptions(chunk_bytes=1000))
+    pulled: Any = copy
+    await asyncio.wait_for(pulling.pull(pulled, [2]), 2 * SECONDS)
+    await tasks.wait_all()
+    worker.stop()
+    assert (copy.found, faults) == (LOG, [])
