@@ -51,7 +51,7 @@ async def test_the_source_reads_the_next_chunk_while_one_is_taken() -> None:
         copy.asked.release()
         return source.answer(FetchCopyRequest.FromString(payload)).SerializeToString()
 
-    faults: list[Exception] = []
+    faults: list[BaseException] = []
     tasks, worker = Tasks(faults.append), ThreadWorker("copies")
     node_log: Any = SimpleNamespace(
         copying=worker, incarnation=SimpleNamespace(number=5), journal=SimpleNamespace(flushed_at=-1.0)

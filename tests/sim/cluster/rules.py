@@ -254,7 +254,7 @@ RULES: dict[str, Rule[Swarm]] = {
             patch.object(partitions, "swap_directories", broken.swap_unsynced),
             patch.object(directory_swap, "swap_directories", broken.swap_unsynced),
         ],
-        seed=5,
+        seed=8,
         focus=_behind,
     ),
     "nothing is applied while files are replaced": _rule(
