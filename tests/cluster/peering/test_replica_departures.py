@@ -15,7 +15,7 @@ from pixy.records import TopicPartition
 from tests.cluster.moving import begin_move, set_level, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import stage_values
-from tests.fakes.waiting import until
+from tests.fakes.waiting import settle, until
 
 TOPIC = "topic"
 
@@ -303,5 +303,28 @@ def test_a_replica_that_has_gone_answers_nobody_with_an_empty_log(tmp_path: Path
         with pytest.raises(Unavailable):
             await node.backend._local.fetch(replica, 5, max_bytes=1000, max_wait=0)
         assert (await node.fetch(0)).high_watermark == 5, "from the other node"
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_whoever_waits_for_records_goes_on_elsewhere_before_metadata_is_sure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        first, second, _ = await on_one_node(cluster)
+        node = cluster.by_id(first)
+        waiting = asyncio.create_task(node.fetch(5, max_wait=None))
+        await settle()
+        await move(cluster, second)
+        await until(lambda: gate.waiting)
+        await settle()
+        assert waiting.done()
+        ended = await waiting
+        await cluster[3].append(b"moved")
+        assert (list(ended.batches), ended.next_offset) == ([], 5)
+        assert (await node.fetch(5)).next_offset == 6, "from the other node"
+        gate.opens.set()
 
     run_cluster(scenario, tmp_path)
