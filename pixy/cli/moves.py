@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _WATCH_S = 2.0
 _DRAIN_LOOK_S = 1.0
+_LAGS_MAX = 5
 _SHOWN_MAX = 20
 _NODE_MAX = (1 << 31) - 1
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -244,7 +245,7 @@ def wait_until_drained(connection: DaemonConnection, node_id: int) -> None:
     """Return once a drained node has no replicas but those that no other node can take, whatever
     fails meanwhile.
     """
-    told = ""
+    told, undrained = "", 0
     while True:
         try:
             found = status_of(connection)
@@ -256,8 +257,13 @@ def wait_until_drained(connection: DaemonConnection, node_id: int) -> None:
         going = [move for move in found.moves if node_id in move.replicas and node_id not in move.target]
         if found.not_ready or node is None:
             raise CallFailed(found.not_ready or f"the cluster has no node {node_id}")
-        if not node.draining:
+        # Another node may answer than the one that was asked to drain it, and lag.
+        undrained = 0 if node.draining else undrained + 1
+        if undrained > _LAGS_MAX:
             raise CallFailed(f"node {node_id} is drained no more, and was not removed")
+        if undrained:
+            time.sleep(_DRAIN_LOOK_S)
+            continue
         if not going and not is_draining(node):
             return
         text = f"{counted(len(going), 'replica')} of node {node_id} on the way to other nodes"

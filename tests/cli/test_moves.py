@@ -283,6 +283,44 @@ async def test_a_node_that_is_removed_is_drained_first() -> None:
     assert result.stdout.splitlines() == ["1 replica of node 3 on the way to other nodes", "removed node 3"]
 
 
+class Lagging(Draining):
+    """The same, and the first node that answers does not know of the drain yet."""
+
+    async def cluster_status(self) -> ClusterStatus:
+        """One more look."""
+        status = await super().cluster_status()
+        if self.looks != 2:
+            return status
+        return replace(status, nodes=tuple(replace(node, draining=False) for node in status.nodes))
+
+
+@pytest.mark.slow
+async def test_a_node_that_lags_does_not_end_a_removal() -> None:
+    async with serve_cluster(Lagging()) as served:
+        command = ["cluster", "remove", "3", "--yes", "--address", served.address]
+        result = await asyncio.to_thread(CliRunner().invoke, main, command)
+        assert served.backend.left == [("remove", 3)]
+    assert (result.exit_code, result.stdout) == (0, "removed node 3\n")
+
+
+class Undrained(Draining):
+    """Node 3 is undrained meanwhile."""
+
+    async def cluster_status(self) -> ClusterStatus:
+        """One more look."""
+        return STATUS
+
+
+@pytest.mark.slow
+async def test_a_node_that_is_undrained_meanwhile_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pixy.cli.moves._DRAIN_LOOK_S", 0.01)
+    async with serve_cluster(Undrained()) as served:
+        command = ["cluster", "remove", "3", "--yes", "--address", served.address]
+        result = await asyncio.to_thread(CliRunner().invoke, main, command)
+        assert served.backend.left == []
+    assert (result.exit_code, result.stderr) == (1, "pixy: node 3 is drained no more, and was not removed\n")
+
+
 async def test_a_drained_node_is_shown_so(run_on: RunOnServer, served: FakeServer) -> None:
     for kept, state in ((0, "up, drains"), (30, "up, drained")):
         third = replace(NODES[2], draining=True, kept=kept)

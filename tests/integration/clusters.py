@@ -219,8 +219,9 @@ class Cluster:
         until_blocking(are_in_sync, lambda: f"{self.running[0].status()}; logs:\n{self.logs()}")
 
     def logs(self) -> str:
-        """The logs of all nodes."""
-        return "\n".join(f"--- node {node.number}\n{node.log()}" for node in self.nodes)
+        """The logs of all nodes that have run."""
+        ran = [node for node in self.nodes if (node.folder / "log").exists()]
+        return "\n".join(f"--- node {node.number}\n{node.log()}" for node in ran)
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic at a running node."""

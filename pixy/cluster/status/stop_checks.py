@@ -47,10 +47,15 @@ def unreplicated(status: ClusterStatus, node_id: int) -> str:
     if not topics:
         return ""
     replicas = " or ".join(sorted({str(len(group.voters)) for group in groups}))
+    cure = (
+        "Give them more with pixy topics alter --config replication=3"
+        if status.can_move
+        else "They stay so: copy the records to a new topic"
+    )
     return (
         f"{counted('topic', topics)} would stop until it is back: {len(groups)} "
         f"partition{'' if len(groups) == 1 else 's'} with {replicas} replica{'' if replicas == '1' else 's'} only, one of "
-        "them there. They stay so: copy the records to a new topic, or go on with --accept-unreplicated"
+        f"them there. {cure}, or go on with --accept-unreplicated"
     )
 
 

@@ -8,8 +8,10 @@ import pytest
 from pixy.cluster.status.node_status import raft_group_status, status_of
 from pixy.cluster.status.status import MemberState
 from pixy.proto.pixy_cluster_pb2 import (
+    CopyStatus,
     DamagedReplica,
     MemberStatus,
+    MoveStatus,
     NodeStatus,
     RaftGroupStatus,
     StatusResponse,
@@ -89,6 +91,10 @@ def test_of_another_node_the_status_of_known_raft_groups_is_taken() -> None:
         {"nodes": [NodeStatus(troubles=["t"] * 201)]},
         {"groups": [RaftGroupStatus(learners=[1] * 101)]},
         {"groups": [RaftGroupStatus(voters_outgoing=[1] * 101)]},
+        {"moves": [MoveStatus()] * 1100},
+        {"moves": [MoveStatus(replicas=[1] * 101)]},
+        {"moves": [MoveStatus(target=[1] * 101)]},
+        {"moves": [MoveStatus(copies=[CopyStatus()] * 101)]},
         {"not_ready": "x" * (2 << 20)},
     ],
     ids=lambda impossible: next(iter(impossible)),

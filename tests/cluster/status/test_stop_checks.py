@@ -59,6 +59,12 @@ def test_topics_with_too_few_replicas_are_a_reason_that_does_not_pass() -> None:
     assert unreplicated(status, 2).startswith(
         "topic pair would stop until it is back: 1 partition with 2 replicas only"
     )
+    assert unreplicated(status, 2).endswith(
+        "They stay so: copy the records to a new topic, or go on with --accept-unreplicated"
+    )
+    assert unreplicated(replace(status, can_move=True), 2).endswith(
+        "Give them more with pixy topics alter --config replication=3, or go on with --accept-unreplicated"
+    )
     assert safe_to_stop(status, 3) == () == (unreplicated(status, 3) or ())
 
 
