@@ -312,8 +312,7 @@ class Undrained(Draining):
 
 
 @pytest.mark.slow
-async def test_a_node_that_is_undrained_meanwhile_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pixy.cli.moves._DRAIN_LOOK_S", 0.01)
+async def test_a_node_that_is_undrained_meanwhile_is_not_removed() -> None:
     async with serve_cluster(Undrained()) as served:
         command = ["cluster", "remove", "3", "--yes", "--address", served.address]
         result = await asyncio.to_thread(CliRunner().invoke, main, command)

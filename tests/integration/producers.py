@@ -45,12 +45,15 @@ _SERVICE_CONFIG = {
     "loadBalancingConfig": [{"round_robin": {}}],
     "methodConfig": [{"name": [{}], "retryPolicy": _RETRIES}],
 }
-_ANYWHERE_OPTIONS = (
+_RETRYING = (
     *((name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.enable_retries"),
     *_RECONNECT_OPTIONS,
-    ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
 )
+_ANYWHERE_OPTIONS = (*_RETRYING, ("grpc.service_config", json.dumps(_SERVICE_CONFIG)))
 """Options of a client that has the addresses of all nodes."""
+_HEALTHY_CONFIG = {**_SERVICE_CONFIG, "healthCheckConfig": {"serviceName": ""}}
+_HEALTHY_OPTIONS = (*_RETRYING, ("grpc.service_config", json.dumps(_HEALTHY_CONFIG)))
+"""The same of one that watches their health: it asks no node that has not started yet."""
 ANYWHERE = 0
 """Stands for the node of such a client."""
 _AT_EACH_NODE = 2
@@ -78,7 +81,8 @@ class Producers:
         pad_bytes: size that is added to each value.
         anywhere: each producer has the addresses of all these nodes, and tries again what is
             answered UNAVAILABLE; the node of its answers is `ANYWHERE`.
-        knows: nodes whose addresses it has then, if they are not these.
+        knows: nodes whose addresses it has then, if they are not these; some may not have started,
+            so it watches their health.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Producers:
         self._ledger = ledger
         self._topic = topic
         self._padding = bytes(pad_bytes)
+        self._options = _CHANNEL_OPTIONS if not anywhere else _HEALTHY_OPTIONS if knows else _ANYWHERE_OPTIONS
         self._lock = threading.Lock()
         self._stop = threading.Event()
         targets = [(node.number, node.address) for node in nodes] * _AT_EACH_NODE
@@ -140,8 +145,7 @@ class Producers:
         return [failed for failed in self.failed if failed.node == node.number]
 
     def _produce(self, node: int, address: str, worker: int) -> None:
-        options = _ANYWHERE_OPTIONS if node == ANYWHERE else _CHANNEL_OPTIONS
-        with grpc.insecure_channel(address, options=options) as channel:
+        with grpc.insecure_channel(address, options=self._options) as channel:
             stub = KafkaPixyStub(channel)
             number = 0
             while not self._stop.wait(_PACE_S):
