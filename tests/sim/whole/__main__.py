@@ -5,7 +5,8 @@ import sys
 from tests.sim.kit.command_line import main
 from tests.sim.whole.rules import RULES
 from tests.sim.whole.simulation import Simulation
+from tests.sim.whole.swarm import moving
 
 _TRIED = 100
 
-sys.exit(main("tests.sim.whole", Simulation, RULES, _TRIED))
+sys.exit(main("tests.sim.whole", Simulation, RULES, _TRIED, {"moving": moving}))

@@ -38,3 +38,5 @@ class FaultKind(FaultKinds):
     TWIN = "two nodes with one id", 1
     LOST_DISK = "a lost disk", 1
     DAMAGED_FLUSH = "the newest flush damaged", 1
+    MOVE = "partitions move", 30
+    DRAIN = "a node drained for a while", 5

@@ -11,7 +11,9 @@ from random import Random
 from typing import Any
 
 from pixy.backend import EmbeddedBackend
+from pixy.cluster.state import partition_move
 from pixy.errors import NotFound
+from pixy.proto.state_pb2 import MoveReason
 from tests.sim.disk import SimulatedDisk
 from tests.sim.kit.durable import DurableJournal
 from tests.sim.whole.calls import Call, Outcome
@@ -209,6 +211,53 @@ class Operator:
             machine.end(power=False)
 
         self._call("remove node", node_id, lambda backend: backend.remove_node(node_id), removed)
+
+    def move(self, rng: Random) -> None:
+        """Have a partition moved, to as many nodes as it has, or three."""
+        ready = [each for each in self._cluster.ordinary() if each.ready]
+        if not ready:
+            return
+        machine = rng.choice(ready)
+        assert machine.node is not None
+        metadata = machine.node.metadata
+        topics = [metadata.topics[name] for name in sorted(metadata.topics)]
+        if not topics:
+            return
+        topic = rng.choice(topics)
+        number = rng.randrange(len(topic.replicas))
+        size = max(len(topic.replicas[number]), min(_VOTERS, len(metadata.started)))
+        target = rng.sample(metadata.started, min(size, len(metadata.started)))
+        moves = [partition_move(topic, number, target)]
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend._node.commands.begin_moves(MoveReason.MOVE_REASON_MOVE, moves)
+
+        call = self._cluster.calls.begin("operator", machine, "move", target, _PATIENCE_S, lambda _: None)
+        self._cluster.calls.ask(call, ask)
+
+    def drain(self, node_id: int, duration_s: float) -> None:
+        """Have a node give its replicas away, and take some again later."""
+        self._set_draining(node_id, draining=True)
+        self._scene.loop.outside(duration_s, partial(self._set_draining, node_id, draining=False))
+
+    def _set_draining(self, node_id: int, *, draining: bool) -> None:
+        ready = [each for each in self._cluster.ordinary() if each.ready]
+
+        def ended(call: Call) -> None:
+            is_over = call.outcome is Outcome.OK or isinstance(call.answer, NotFound)
+            if not draining and not is_over:
+                self._scene.loop.outside(1.0, partial(self._set_draining, node_id, draining=False))
+
+        if not ready:
+            self._scene.loop.outside(1.0, partial(self._set_draining, node_id, draining=False))
+            return
+        machine = ready[self._scene.random(f"drain {self._scene.now}").randrange(len(ready))]
+        call = self._cluster.calls.begin(
+            "operator", machine, "drain" if draining else "undrain", node_id, _PATIENCE_S, ended
+        )
+        self._cluster.calls.ask(
+            call, lambda backend: backend._node.commands.drain_node(node_id, draining=draining)
+        )
 
     def _call(
         self,

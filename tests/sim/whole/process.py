@@ -2,6 +2,7 @@
 groups above these.
 """
 
+from dataclasses import replace
 from random import Random
 
 from pixy.backend import EmbeddedBackend
@@ -18,6 +19,7 @@ from tests.sim.whole.swarm import Swarm
 from tests.sim.world import DIRECTORY
 
 PEER_PORT = 19094
+REPLACE_AFTER_S = 4.0
 _CLUSTER = "default"
 
 
@@ -54,6 +56,8 @@ class WholeProcess:
         peer_options = PeerOptions(
             address, secrets=lambda: (swarm.secret,) if swarm.secret else (), queue_bytes=sizes.queue_bytes
         )
+        if swarm.moving:
+            options = replace(options, cluster=replace(options.cluster, replace_after_s=REPLACE_AFTER_S))
         self._peers = Peers(network.of(machine.host, life), peer_options, rng, scene.fail)
         self.node = Node(machine.disk, machine.clock, options, machine.fault, self._peers.channel)
         if machine.noted_ms is not None:

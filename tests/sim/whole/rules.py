@@ -24,6 +24,7 @@ from pixy.consume.acks.waiting_acks import WaitingAcks
 from pixy.consume.group.group import ConsumerGroup
 from pixy.consume.group.subscription import Subscription
 from pixy.consume.lending.lender import Lender
+from pixy.multiraft import Driver
 from pixy.multiraft.group_clock import GroupClock
 from pixy.multiraft.group_rest import GroupRest
 from pixy.multiraft.resting_groups import RestingGroups
@@ -109,6 +110,7 @@ def aimed(
                     "duration_s": 7.0,
                     "writing": Writing(),
                     "days_off": 0,
+                    "moving": False,
                     "retention_check_s": StorageConfig().retention_check,
                 }
                 | choices
@@ -139,6 +141,23 @@ def _at_rest(*kinds: FaultKind) -> Focus:
     """Partitions rest while faults happen."""
     focus = aimed(*kinds, habits=_PRODUCERS | {"stable_topics": ("a", "b")}, faults_count=4)
     return lambda swarm: quiet(focus(swarm))
+
+
+def _moving(*kinds: FaultKind, **choices: Any) -> Focus:
+    """Partitions move among four machines, three times as often as each other fault."""
+    options: dict[str, Any] = {"habits": _BUSY | {"moves": 0.0}, "faults_count": 12, "moving": True}
+    focus = aimed(
+        *kinds,
+        forms=Formation(3, 0.1, 1, False),
+        journal={"retain_bytes": 0, "file_bytes": 3000},
+        **(options | choices),
+    )
+
+    def focused(swarm: Swarm) -> Swarm:
+        swarm = focus(swarm)
+        return replace(swarm, faults=swarm.faults | {FaultKind.MOVE: 3 * max(1, len(kinds))})
+
+    return focused
 
 
 RULES: dict[str, Rule[Swarm]] = {
@@ -299,5 +318,8 @@ RULES: dict[str, Rule[Swarm]] = {
         ],
         _at_rest(FaultKind.PAUSE),
         seed=3,
+    ),
+    "a node that has departed goes on with its sequences": Rule(
+        [patch.object(Driver, "depart", broken.departs_for_good)], _moving(), seed=4
     ),
 }

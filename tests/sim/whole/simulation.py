@@ -8,11 +8,15 @@ end.
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
+from pixy.cluster.peering import cluster_search, move_controller, node_peers
+from pixy.cluster.state import MOVES_LEVEL
 from tests.sim.kit.failure import ClusterFailure
 from tests.sim.kit.faults import draw_faults
 from tests.sim.kit.lives import LivesLoop
@@ -36,6 +40,8 @@ _STEPS_OF_A_NUDGE = 25
 _LONGEST_CHECK_S = 1.0
 _OLD_S = 12 * 86_400.0
 """Everything expires earlier."""
+_MOVES_AFTER_S = 2.0
+"""Time after which a new leader of metadata moves partitions."""
 _AGE_STEP_S = 30.0
 """Too little for a clock to be off: a beat that is on its way meanwhile has an earlier time."""
 
@@ -62,6 +68,7 @@ class Simulation(Run[Swarm]):
                 cluster.watches.spying(),
                 self._rest_audit.watching(),
                 counting(cluster.scene.counts),
+                _moves(cluster.swarm),
             ):
                 loop.run_until_complete(task)
         except Exception as error:
@@ -215,6 +222,17 @@ class Simulation(Run[Swarm]):
         with suppress(StopIteration):
             return next(self._verdict.unsettled())
         return ""
+
+
+@contextmanager
+def _moves(swarm: Swarm) -> Iterator[None]:
+    """Have nodes move partitions, soon after they lead."""
+    with ExitStack() as stack:
+        if swarm.moving:
+            for module in (cluster_search, node_peers):
+                stack.enter_context(patch.object(module, "FEATURE_LEVEL", MOVES_LEVEL))
+            stack.enter_context(patch.object(move_controller, "PATIENCE_S", _MOVES_AFTER_S))
+        yield
 
 
 def close_loop(loop: LivesLoop) -> None:

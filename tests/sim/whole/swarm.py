@@ -157,6 +157,7 @@ class Swarm:
         faults_count: number of faults.
         faults_from_s: time of the first one once the cluster is formed, 0 for faults before that.
         duration_s: virtual time from there on before everything is healed.
+        moving: partitions move, also by themselves.
         heals_all: everything is healed; else a minority stays as it is, for good.
         consuming: of consumer groups.
         writing: of sinks.
@@ -179,6 +180,7 @@ class Swarm:
     own_sizes: Mapping[int, Sizes] = field(default_factory=dict)
     days_off: int = 0
     retention_check_s: float = StorageConfig().retention_check
+    moving: bool = False
 
     def sizes_of(self, machine: int) -> Sizes:
         """Options of the node of a machine."""
@@ -210,8 +212,12 @@ _CLOCK_ERRORS_MS = (
 Focus = Callable[[Swarm], Swarm]
 """Changes what a seed has chosen."""
 
-_DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS, FaultKind.JUMP)
-"""Kinds whose choice changes no other one. All clocks jump for a rule only."""
+_DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS, FaultKind.JUMP, FaultKind.MOVE, FaultKind.DRAIN)
+"""Kinds whose choice changes no other one. All clocks jump for a rule only, and partitions move in
+runs that are about this.
+"""
+_MOVES = (FaultKind.MOVE, FaultKind.DRAIN)
+_MORE_FAULTS = 8
 
 _KINDS = {
     "append": 45,
@@ -266,6 +272,19 @@ def draw_swarm(rng: Random) -> Swarm:
     rests = 0.2 if rng.random() < 0.06 else 0.0
     swarm = replace(swarm, faults=swarm.faults | starts, consuming=replace(swarm.consuming, rests=rests))
     return quiet(swarm) if rng.random() < 0.06 else swarm
+
+
+def moving(swarm: Swarm) -> Swarm:
+    """Partitions move among four machines or five."""
+    formation, machines = swarm.formation, 4 + swarm.faults_count % 2
+    joins = max(formation.joins, machines - formation.listed - formation.anew)
+    return replace(
+        swarm,
+        formation=replace(formation, joins=joins),
+        faults=swarm.faults | {kind: kind.weight for kind in _MOVES},
+        faults_count=swarm.faults_count + _MORE_FAULTS,
+        moving=True,
+    )
 
 
 def quiet(swarm: Swarm) -> Swarm:

@@ -5,6 +5,7 @@ Each of the first seeds runs twice, and both runs are equal event by event.
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from tests.sim.outcome import run_twice
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.rules import RULES
 from tests.sim.whole.simulation import Simulation
+from tests.sim.whole.swarm import moving
 
 ONE_SEED = 1
 FEW_SEEDS = range(2, 4)
@@ -86,10 +88,20 @@ LEAST = {
     "records handed out elsewhere": 500,
     "records in replicas": 1000,
     "refused starts": 1,
-    # All clocks jump for one rule alone.
-    **{kind.text: 3 for kind in FaultKind if kind is not FaultKind.JUMP},
+    # All clocks jump for one rule alone, and partitions move in runs of their own.
+    **{kind.text: 3 for kind in {*FaultKind} - {FaultKind.JUMP, FaultKind.MOVE, FaultKind.DRAIN}},
 }
 """Least occurrences of each state in all seeds together."""
+MOVING_SEED = 6
+MOVING_SEEDS = range(1, 61)
+LEAST_MOVING = {
+    "a node drained for a while": 20,
+    "log: a replica was copied, and goes on": 60,
+    "log: a replica has gone to other nodes": 60,
+    "log: partitions move": 20,
+    "partitions move": 100,
+}
+"""The same, of those in which partitions move."""
 
 
 @pytest.mark.slow
@@ -141,6 +153,31 @@ def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> No
     assert missing(counts) == []
 
 
-def missing(counts: Counter[str]) -> list[str]:
+@pytest.mark.slow
+def test_partitions_move_and_lose_nothing() -> None:
+    counts = moved(MOVING_SEED)
+    for what in ("calls: move", "log: a replica has gone to other nodes", "marks", "records in replicas"):
+        assert counts[what] >= 1, what
+
+
+@pytest.mark.long
+@pytest.mark.longest
+@pytest.mark.timeout(LONG_S)
+def test_partitions_move_in_all_ways_and_lose_nothing() -> None:
+    counts: Counter[str] = Counter()
+    for seed in MOVING_SEEDS:
+        counts += moved(seed)
+    assert missing(counts, LEAST_MOVING) == []
+
+
+def moved(seed: int) -> Counter[str]:
+    """Events of a run in which partitions move."""
+    try:
+        return Simulation(seed, focus=moving).run().counts
+    except ClusterFailure as failure:
+        raise ClusterFailure(f"seed {seed}, moving: {failure}") from None
+
+
+def missing(counts: Counter[str], least: Mapping[str, int] = LEAST) -> list[str]:
     """States that occurred too rarely, with the number of times."""
-    return [f"{what}: {counts[what]}" for what, least in LEAST.items() if counts[what] < least]
+    return [f"{what}: {counts[what]}" for what in least if counts[what] < least[what]]

@@ -81,6 +81,8 @@ class Trouble:
             FaultKind.TWIN: self._twin,
             FaultKind.LOST_DISK: self._lose_disk,
             FaultKind.DAMAGED_FLUSH: self._damage_flush,
+            FaultKind.MOVE: self._move,
+            FaultKind.DRAIN: self._drain,
         }
 
     def happen(self, fault: Fault[FaultKind]) -> None:
@@ -302,6 +304,15 @@ class Trouble:
         machine = self._operator.spare(rng)
         if machine is not None:
             self._operator.remove(machine)
+
+    def _move(self, rng: Random) -> None:
+        for _ in range(rng.choice((1, 3, 10))):
+            self._operator.move(rng)
+
+    def _drain(self, rng: Random) -> None:
+        machine = self._machine(rng)
+        if machine.node is not None and machine.ready:
+            self._operator.drain(machine.node.node_id, rng.uniform(1.0, 8.0))
 
     def _lose_disk(self, rng: Random) -> None:
         machine = self._operator.spare(rng)

@@ -125,6 +125,7 @@ class Verdict:
         if leader.broken:
             yield f"{leader} leads raft group {raft_group}: {cluster.describe(raft_group)}"
         yield from self._wrong_members(leader, raft_group)
+        yield from self._unmoved(leader, raft_group)
         last = groups_of(leader)[raft_group].storage.last_index()
         for machine in self._members(leader, raft_group):
             group = groups_of(machine).get(raft_group)
@@ -148,6 +149,29 @@ class Verdict:
         found = (state.voters, state.learners, state.voters_outgoing)
         if found != expected:
             yield f"raft group {raft_group} has members {found}, nodes are {registered}"
+
+    def _unmoved(self, leader: Machine, raft_group: int) -> Iterator[str]:
+        """Moves have ended: the members are the replicas, and other nodes have no files."""
+        if raft_group < FIRST_PARTITION_GROUP or not self._cluster.swarm.moving:
+            return
+        assert leader.node is not None
+        for topic in leader.node.metadata.topics.values():
+            if raft_group not in topic.raft_groups:
+                continue
+            number = topic.raft_groups.index(raft_group)
+            replicas = topic.replicas[number]
+            state = groups_of(leader)[raft_group].storage.conf_state
+            if topic.moves.get(number) is not None or {*replicas} != state.members:
+                yield f"{topic.name}-{number} of {replicas} has members {state}, moves: {topic.moves}"
+            for machine in self.healthy():
+                if machine.node is not None and machine.node.node_id not in replicas:
+                    left = {path.parent.name for path in machine.disk.files()} & {
+                        f"{topic.name}-{number}",
+                        f"{raft_group}-copy",
+                        f"{raft_group}-replaced",
+                    }
+                    if left:
+                        yield f"{machine} has files of {topic.name}-{number} of {replicas}: {left}"
 
     def is_stuck(self, raft_group: int) -> bool:
         """True if a partition cannot go on for want of replicas: too many are broken."""
