@@ -14,6 +14,7 @@ from pixy.multiraft.impossible_states import (
 )
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
+from pixy.parsed_messages import parsed
 from pixy.proto import state_pb2
 from pixy.raft import Entry, HardState, RaftEntryType
 from pixy.storage import EntryType, JournalRecord, RecoveredGroup
@@ -34,7 +35,7 @@ def entry_of(record: JournalRecord) -> Entry:
 
 def found_state(found: RecoveredGroup) -> FoundState:
     """Terms, indexes and configuration of a group in the journal."""
-    state = None if found.hard_state is None else state_pb2.HardState.FromString(found.hard_state)
+    state = None if found.hard_state is None else parsed(state_pb2.HardState, found.hard_state)
     reset = None if found.reset is None else found.reset.position
     return FoundState(state, found.terms, found.end, reset, found.applied)
 

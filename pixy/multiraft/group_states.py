@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pixy.entry_ids import LogPosition
 from pixy.multiraft.dedup_table import DedupSnapshot
 from pixy.multiraft.raft_storage import RaftStorage
+from pixy.parsed_messages import parsed
 from pixy.proto import state_pb2
 from pixy.raft import ConfState, HardState, Snapshot
 from pixy.storage import RecordKind, UnitRecord
@@ -97,7 +98,7 @@ def split_checkpoint(
     group_state, others = state_pb2.GroupStateRecord(), []
     for key, value in records:
         if key == _CHECKPOINT_KEY:
-            group_state = state_pb2.GroupStateRecord.FromString(value)
+            group_state = parsed(state_pb2.GroupStateRecord, value)
         else:
             others.append((key, value))
     return group_state, others

@@ -37,7 +37,7 @@ what the fastest walk in Python takes.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge
+from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge, Unavailable
 from pixy.records.batch import (
     CODEC_BITS,
     CONTROL_BIT,
@@ -81,6 +81,8 @@ byte or none.
 """
 _UNPACKED_BYTES_MIN = 4 << 20
 _UNPACKED_FACTOR = 4
+_CHECKED_FACTOR = 4
+"""Bytes of memory for a byte of the record that is decoded, at most, with its parts."""
 
 
 class BatchLimits(NamedTuple):
@@ -329,6 +331,8 @@ class _Walk:
             ) from None
         except UNREADABLE as error:
             raise InvalidRecords(f"{self._place} cannot be decompressed: {error}") from None
+        except MemoryError as error:
+            raise self._no_memory() from error
         if effort is not None:
             effort.unpacked_bytes -= len(unpacked)
         return unpacked
@@ -356,11 +360,23 @@ class _Walk:
             raise InvalidRecords(
                 f"{place}: record {self._number} has a header name that is not UTF-8"
             ) from None
-        except UNREADABLE as error:
+        except (*UNREADABLE, MemoryError) as error:
+            if isinstance(error, MemoryError):
+                self._check_memory(len(readable))
             raise InvalidRecords(
                 f"{place}: record {self._number} of {header.records} cannot be decoded: {error}"
             ) from None
         return self._latest
+
+    def _check_memory(self, size: int) -> None:
+        """Raise `Unavailable` unless there is memory for records of this size."""
+        try:
+            bytearray(_CHECKED_FACTOR * size)
+        except MemoryError as error:
+            raise self._no_memory() from error
+
+    def _no_memory(self) -> Unavailable:
+        return Unavailable(f"there is not enough memory to check {self._place}")
 
     def _visit(self, records: Iterable[Record], first: int) -> None:
         """Check some records, the first of which has a number."""

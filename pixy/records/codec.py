@@ -28,7 +28,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from pixy.errors import CorruptData, Undecodable, UnpackedTooLarge
+from pixy.errors import CorruptData, Unavailable, Undecodable, UnpackedTooLarge
 from pixy.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_batch, mark_control, read_header
 from pixy.records.compiled import (
     UNREADABLE,
@@ -178,6 +178,8 @@ def _open(batch: Buffer, header: BatchHeader, unpacked_bytes_max: int) -> Buffer
         raise UnpackedTooLarge(*_undecodable(header, text)) from error
     except UNREADABLE as error:
         raise Undecodable(*_undecodable(header, error)) from error
+    except MemoryError as error:
+        raise _no_memory(header) from error
 
 
 def _decode(
@@ -208,11 +210,14 @@ def _decode(
                 expected = offset + 1
                 decoded += 1
                 yield record
-    except UNREADABLE:
+    except (*UNREADABLE, MemoryError):
         pass
     else:
         return
-    yield from decode_leniently(buffer, header, start, decoded, first_offset)
+    try:
+        yield from decode_leniently(buffer, header, start, decoded, first_offset)
+    except MemoryError as error:
+        raise _no_memory(header) from error
 
 
 def readable_batch(batch: Buffer) -> Buffer:
@@ -234,6 +239,12 @@ def _undecodable(header: BatchHeader, reason: object) -> tuple[str, int, int]:
     """Arguments of an error that concerns all records of a batch."""
     place = f"record batch at offset {header.base_offset} cannot be decoded, the next batch is at {header.next_offset}"
     return f"{place}: {reason}", header.base_offset, header.next_offset
+
+
+def _no_memory(header: BatchHeader) -> Unavailable:
+    return Unavailable(
+        f"there is not enough memory to decode the record batch at offset {header.base_offset}"
+    )
 
 
 def _safe_to_read(batch: Buffer, unpacked_bytes_max: int) -> Buffer:
@@ -278,6 +289,8 @@ def decompress_records(records: bytes, codec: int) -> bytes:
         ) from error
     except UNREADABLE as error:
         raise CorruptData(f"compressed records cannot be decompressed: {error}") from error
+    except MemoryError as error:
+        raise Unavailable("there is not enough memory to decompress records") from error
 
 
 def build_control_batch(control_type: int, value: bytes, timestamp_ms: int) -> bytearray:

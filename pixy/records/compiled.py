@@ -16,6 +16,7 @@ read one instead of 0.2 us (records of 100 bytes without headers, no error handl
 of our own, which needs a compiler or wheels for each platform.
 """
 
+import gzip
 import struct
 import sys
 import zlib
@@ -74,13 +75,14 @@ zstd_encode = _codec.zstd_encode
 UNREADABLE = (
     CorruptRecordException,
     cramjam.DecompressionError,
-    OSError,  # gzip: not a gzip file, wrong checksum
+    gzip.BadGzipFile,  # not a gzip file, wrong checksum
     EOFError,  # gzip
     zlib.error,
     struct.error,  # snappy: truncated block length
     ValueError,  # includes a header name that is not UTF-8
     OverflowError,  # a length beyond any memory
-    MemoryError,  # the same
     IndexError,  # the codec without compiled modules
 )
-"""Exceptions of the codec, and of the libraries below it, for invalid bytes."""
+"""Exceptions of the codec, and of the libraries below it, for invalid bytes. The codec raises
+`MemoryError` for a length beyond any memory, and also if there is too little of it.
+"""

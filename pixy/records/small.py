@@ -61,6 +61,6 @@ def headers_of_small(batch: bytes | bytearray) -> int:
             elif timestamp < _NO_TIMESTAMP:
                 return NOT_SMALL
             headers += len(record.headers)
-    except UNREADABLE:
+    except (*UNREADABLE, MemoryError):
         return NOT_SMALL
     return headers if latest == max_timestamp else NOT_SMALL

@@ -81,6 +81,7 @@ def unpack(codec: int, packed: bytes, bytes_max: int, *, strict: bool = False) -
     Raises:
         UnpackLimitError: the output exceeds the limit. No more than that was decompressed.
         ValueError: unknown codec.
+        MemoryError: there is too little memory.
         Exception: raised by the codec's library for invalid bytes.
     """
     match codec:
@@ -146,6 +147,13 @@ def _snappy_block(packed: Buffer, bytes_max: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(packed))
 
 
+def _anonymous_memory(size: int) -> memoryview:
+    try:
+        return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except OSError as error:
+        raise MemoryError(f"{size} bytes for decompressed records: {error.strerror}") from error
+
+
 def _into_bounded(
     decompress_into: Callable[[bytes, Buffer], int], packed: bytes, bytes_max: int
 ) -> memoryview:
@@ -157,7 +165,7 @@ def _into_bounded(
         if str(error) != _BUFFER_IS_FULL:
             raise
     if bytes_max > len(kept):
-        room = memoryview(mmap.mmap(-1, bytes_max, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        room = _anonymous_memory(bytes_max)
         try:
             return room[: decompress_into(packed, room)]
         except cramjam.DecompressionError as error:

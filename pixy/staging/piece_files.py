@@ -51,6 +51,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from pixy.errors import DataDirectoryError, StorageFault
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import PieceExtent, PieceIndex
 from pixy.records import crc32c
 from pixy.storage import Disk, File, is_disk_full, is_unreadable, sync_is_final
@@ -253,7 +254,7 @@ def find_units(file: File, path: Path) -> Iterator[FoundUnit]:
         if crc32c(index, crc32c(start[_UNIT_START.size :])) != crc:
             return
         try:
-            extents = PieceIndex.FromString(index).extents
+            extents = parsed(PieceIndex, index).extents
         except DecodeError:
             return
         at = begin + batches_bytes

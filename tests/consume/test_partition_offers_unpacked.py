@@ -11,7 +11,7 @@ import pytest
 
 from pixy.consume.core import OffsetTracker
 from pixy.consume.partition.partition_offers import PartitionOffers
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, Unavailable
 from pixy.records import COMPRESSION, NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 from tests.consume.fakes import fed, make_batch
 from tests.consume.test_partition_offers import LIMITS, offers_from, take_all
@@ -108,6 +108,20 @@ def test_a_large_batch_that_cannot_be_unpacked_is_fetched_again() -> None:
     offers.unpacked(large, error)
     assert (offers.fault, offers.packed, offers.fetch_offset, offers.ready) == (error, None, 1, False)
     offers.fault = None
+    offers.feed(fed([large]))
+    offers.unpacked(large, unpack_records(large).records)
+    assert take_all(offers) == [1, 2, 3]
+
+
+def test_what_cannot_be_decoded_for_lack_of_memory_is_never_passed() -> None:
+    offers = offers_from(1, limits=replace(LIMITS, retries_max=0))
+    large = large_batch(1)
+    for _ in range(3):
+        offers.feed(fed([large]))
+        error = Unavailable("there is not enough memory")
+        offers.unpacked(large, error)
+        assert (offers.fault, offers.fetch_offset, offers.passed) == (error, 1, [])
+        offers.fault = None
     offers.feed(fed([large]))
     offers.unpacked(large, unpack_records(large).records)
     assert take_all(offers) == [1, 2, 3]

@@ -1,6 +1,8 @@
 """Decompression stays within its memory limit, regardless of a batch's size fields."""
 
+import errno
 import gzip
+import mmap
 import struct
 import subprocess
 import sys
@@ -10,8 +12,17 @@ from itertools import pairwise
 import cramjam
 import pytest
 
-from pixy.errors import UnpackedTooLarge
-from pixy.records import COMPRESSION, UNPACKED_BYTES_MAX, NewRecord, build_batch, read_header, read_records
+from pixy.errors import Unavailable, UnpackedTooLarge
+from pixy.records import (
+    COMPRESSION,
+    UNPACKED_BYTES_MAX,
+    BatchLimits,
+    NewRecord,
+    build_batch,
+    check_new_batches,
+    read_header,
+    read_records,
+)
 from pixy.records.unpack import UnpackLimitError, unpack
 
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -150,3 +161,18 @@ def test_every_batch_built_by_pixy_can_be_read() -> None:
 def test_a_snappy_block_beyond_the_end_is_rejected(size: int) -> None:
     with pytest.raises(ValueError, match=f"snappy block of {size} bytes with 3 bytes left"):
         unpack(2, XERIAL + struct.pack(">i", size) + b"abc", 1000)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_lack_of_memory_is_not_the_fault_of_the_bytes(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object, **__: object) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    batch = build_batch([NewRecord(None, bytes(2 << 20), (), 1)], COMPRESSION[codec])
+    monkeypatch.setattr(mmap, "mmap", no_memory)
+    with pytest.raises(Unavailable, match="not enough memory"):
+        list(read_records(batch))
+    with pytest.raises(Unavailable, match="not enough memory"):
+        check_new_batches(batch, BatchLimits(4 << 20))
+    monkeypatch.undo()
+    assert [record.value for record in read_records(batch)] == [bytes(2 << 20)]

@@ -91,6 +91,17 @@ def test_writes_larger_than_the_buffer_are_declined(fd: int) -> None:
     assert os.pread(fd, 7 << 20, 0) == b"." * (6 << 20)
 
 
+def test_without_memory_for_the_buffer_writes_are_declined(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(fileno: int, length: int) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", no_memory)
+    writes = DirectWrites(fd)
+    assert not writes.write([bytes(_LARGEST)], 0, _LARGEST)
+    writes.close()
+    assert os.pread(fd, 7 << 20, 0) == b"." * (6 << 20)
+
+
 def test_a_file_system_without_direct_writes_is_tried_once(
     fd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.replica import PartitionReplica
 from pixy.entry_ids import INDEX_MAX
 from pixy.multiraft import DedupTable, RaftGroup, Snapshots
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor, StagedPiece
 from pixy.raft import Snapshot
 from pixy.storage import UnitRecord
@@ -224,7 +225,7 @@ def take_over(replica: PartitionReplica, position: AppliedPosition) -> None:
 def descriptor_of(snapshot: Snapshot) -> PartitionDescriptor | None:
     """The descriptor of a snapshot, None if it has none that a correct node writes."""
     try:
-        descriptor = PartitionDescriptor.FromString(snapshot.data)
+        descriptor = parsed(PartitionDescriptor, snapshot.data)
     except DecodeError:
         return None
     is_possible = (

@@ -18,6 +18,7 @@ its peers have restarted.
 from typing import NamedTuple
 
 from pixy.entry_ids import FLUSH_MAX, INCARNATION_JUMP_MAX, INCARNATION_MAX, NODE_ID_MAX
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 
 _FLUSH_JUMP_MAX = 2**44
@@ -157,5 +158,5 @@ class PeerStarts:
         """Replace all starts by those of a snapshot, empty bytes for none."""
         self._newest = {
             start.node_id: PeerStart(start.incarnation, start.flush_number)
-            for start in NodeStarts.FromString(payload).starts
+            for start in parsed(NodeStarts, payload).starts
         }

@@ -42,6 +42,7 @@ from pixy.entry_ids import LogPosition
 from pixy.errors import InvalidArgument, NotFound, PixyError
 from pixy.faults import OnFault
 from pixy.multiraft import FIRST_PARTITION_GROUP, RaftGroup
+from pixy.parsed_messages import parsed
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
 from pixy.proto.state_pb2 import PublishParts, StagedPiece
@@ -199,7 +200,7 @@ class Sideloading:
         if kind == _STAGED_PIECE:
             if why_undecodable(kind, payload):
                 return []
-            piece = StagedPiece.FromString(bytes(payload))
+            piece = parsed(StagedPiece, bytes(payload))
             key = PieceKey(piece.stage_number, group.raft_group, piece.number, piece.crc)
             if self._pieces.has(key) or self._sinks.is_gone(key.stage):
                 return []

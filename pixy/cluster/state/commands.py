@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from pixy.entry_ids import INDEX_MAX
 from pixy.errors import VoidEntry
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import (
     GroupsCommand,
     MetadataCommand,
@@ -46,7 +47,7 @@ def undecodable() -> VoidEntry:
 def decoded(kind: type[C], payload: bytes) -> C | VoidEntry:
     """A command, perhaps of a newer release."""
     try:
-        command = kind.FromString(payload)
+        command = parsed(kind, payload)
     except DecodeError:
         return undecodable()
     # Fields that are not known keep their bytes.

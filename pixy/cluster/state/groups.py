@@ -55,6 +55,7 @@ from pixy.errors import (
     UnknownGroup,
     VoidEntry,
 )
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
@@ -358,10 +359,10 @@ class GroupsState:
         offset_bytes = 0
         for key, value in records:
             if key.startswith(_GROUP_KEY):
-                group = GroupRecord.FromString(value)
+                group = parsed(GroupRecord, value)
                 groups[group.group] = group
             else:
-                record = OffsetRecord.FromString(value)
+                record = parsed(OffsetRecord, value)
                 stored = offsets.setdefault(record.group, {}).setdefault(record.offset.topic_id, {})
                 offset_bytes += _store(stored, record.offset, record.timestamp_ms)
         self._clear()

@@ -31,6 +31,7 @@ from pixy.errors import (
     VoidEntry,
 )
 from pixy.multiraft import FIRST_PARTITION_GROUP
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import (
     AlterTopic,
     BeginMoves,
@@ -244,14 +245,14 @@ class MetadataState:
         self._table, self._counts = NodeTable(), ReplicaCounts()
         for key, value in records:
             if key == _CLUSTER_KEY:
-                cluster = ClusterRecord.FromString(value)
+                cluster = parsed(ClusterRecord, value)
                 self.groups_count, self.next_raft_group = cluster.groups_count, cluster.next_raft_group
                 self.next_plan = cluster.next_plan or 1
                 self._table.next_node_id = max(self._table.next_node_id, cluster.next_node_id)
             elif key.startswith(_NODE_KEY):
-                self._table.restore(NodeRecord.FromString(value))
+                self._table.restore(parsed(NodeRecord, value))
             else:
-                topic = topic_of(TopicRecord.FromString(value))
+                topic = topic_of(parsed(TopicRecord, value))
                 self.topics[topic.name] = topic
                 self.partitions += len(topic.raft_groups)
                 self._counts.add(topic.placed)

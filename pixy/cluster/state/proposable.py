@@ -22,6 +22,7 @@ from pixy.cluster.state.piece_checks import why_not_staged
 from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.errors import PixyError, VoidEntry
 from pixy.multiraft import FIRST_PARTITION_GROUP
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import (
     GroupsCommand,
     MetadataCommand,
@@ -66,7 +67,7 @@ def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, s
     if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES):
         return why_not_batches(kind, payload, CheckEffort())
     if kind == EntryType.STAGED_PIECE:
-        return why_undecodable(kind, payload) or why_not_staged(StagedPiece.FromString(bytes(payload)))
+        return why_undecodable(kind, payload) or why_not_staged(parsed(StagedPiece, bytes(payload)))
     return f"an entry of kind {kind}"
 
 

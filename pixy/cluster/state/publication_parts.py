@@ -6,6 +6,7 @@ import structlog
 
 from pixy.aio.steps import in_steps
 from pixy.cluster.state.publications import Publication, StagePieces
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import PiecePart, PieceRecord, PublishedPart, PublishParts
 
 log = structlog.get_logger(__name__)
@@ -62,7 +63,7 @@ def _extents(publication: Publication) -> Iterator[tuple[StagePieces, int, Piece
     """The parts of all pieces, each with its stage and the number of its piece."""
     for stage in publication.stages:
         for encoded in stage.pieces:
-            piece = PieceRecord.FromString(encoded)
+            piece = parsed(PieceRecord, encoded)
             for extent in piece.parts:
                 yield stage, piece.number, extent
 

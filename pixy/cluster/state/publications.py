@@ -31,6 +31,7 @@ from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.stage_table import GoneStages, StageTable
 from pixy.entry_ids import INDEX_MAX
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, VoidEntry
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import (
     ExpireSinks,
     PieceRecord,
@@ -305,12 +306,12 @@ class SinksState:
         self.table.clear()
         for key, value in records:
             if key.startswith(_SINK_KEY):
-                sink = SinkRecord.FromString(value)
+                sink = parsed(SinkRecord, value)
                 self.sinks[sink.sink_id] = Sink(sink.query_id, sink.last_epoch, sink.active_ms, sink.client)
                 if sink.client:
                     self.sinks_of[sink.client] += 1
             elif key.startswith(_PUBLICATION_KEY):
-                record = PublicationRecord.FromString(value)
+                record = parsed(PublicationRecord, value)
                 publication = Publication(
                     record.publication,
                     record.sink_id,
@@ -326,7 +327,7 @@ class SinksState:
                 self.publications[publication.number] = publication
                 self._add_unfinished(publication)
             elif not self.table.restore(key, value):
-                state = SinksRecord.FromString(value)
+                state = parsed(SinksRecord, value)
                 self.next_publication = state.next_publication
                 self.table.next_stage = max(1, state.next_stage)
         newest = max(self.publications, default=0)
@@ -360,7 +361,7 @@ def _records(
                 PublishedStage(
                     number=each.number,
                     stage_id=each.stage_id,
-                    pieces=[PieceRecord.FromString(piece) for piece in each.pieces],
+                    pieces=[parsed(PieceRecord, piece) for piece in each.pieces],
                 )
                 for each in stages
             ],

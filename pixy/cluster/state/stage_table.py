@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from pixy.cluster.state.piece_checks import why_impossible
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, ResourceExhausted
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import (
     AddPiece,
     DiscardStages,
@@ -461,16 +462,16 @@ class StageTable:
     def restore(self, key: bytes, value: bytes) -> bool:
         """Restore one checkpoint record; False if it is not of the table."""
         if key.startswith(_STAGE_KEY):
-            record = ReplicatedStageRecord.FromString(value)
+            record = parsed(ReplicatedStageRecord, value)
             stage = ReplicatedStage(record.number, StageName(record.sink_id, record.stage_id))
             stage.passed_ms = record.passed_ms
             if record.HasField("seal"):
                 stage.seal = StageSeal(record.seal.pieces, record.seal.crc)
             self._put(stage)
         elif key.startswith(_PIECE_KEY):
-            self._grow(self.stages[int(key.split(b"\0")[1])], PieceRecord.FromString(value))
+            self._grow(self.stages[int(key.split(b"\0")[1])], parsed(PieceRecord, value))
         elif key.startswith(_ACTIVITY_KEY):
-            activity = SinkActivity.FromString(value)
+            activity = parsed(SinkActivity, value)
             self.activity[activity.sink_id] = activity.active_ms
         else:
             return False

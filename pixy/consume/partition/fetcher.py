@@ -256,7 +256,7 @@ class PartitionFetcher:
         self._fetched.pin(small=unpacking.is_small(batch, size))
         try:
             held = await unpacking.unpack(self, batch, offers.position, size)
-        except CorruptData as error:
+        except (CorruptData, Unavailable) as error:
             offers.unpacked(batch, error)
         except Exception as bug:
             offers.unpacked(batch, CorruptData(str(self._environment.tasks.expected(bug))))
@@ -366,7 +366,7 @@ class PartitionFetcher:
         longest = _UNAVAILABLE_BACKOFF_MAX if isinstance(error, Unavailable) else None
         await self._environment.timers.sleep(self._backoff.grow(longest))
 
-    def _located(self, fault: CorruptData) -> CorruptData:
+    def _located(self, fault: CorruptData | Unavailable) -> CorruptData | Unavailable:
         """The fault with topic and partition in its message."""
         topic, partition = self._partition
         return type(fault)(f"partition {partition} of topic {topic}: {fault}")

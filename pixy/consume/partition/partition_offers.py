@@ -70,7 +70,7 @@ from pixy.consume.core import (
     VoidedOffsets,
 )
 from pixy.consume.partition.redelivery import Redelivery
-from pixy.errors import AckBeyondEnd, CorruptData, Undecodable, UnpackedTooLarge
+from pixy.errors import AckBeyondEnd, CorruptData, Unavailable, Undecodable, UnpackedTooLarge
 from pixy.records import OffsetRange, Record, read_header, read_records
 
 _UNKNOWN = -1
@@ -224,7 +224,7 @@ class PartitionOffers(Redelivery):
         self._head_bytes = 0
         self._begin_pending()
         # The damage of the fetched data at `fetch_offset`.
-        self.fault: CorruptData | None = None
+        self.fault: CorruptData | Unavailable | None = None
         # The offset at which decoding failed last, and its retries.
         self._undecodable = (_UNKNOWN, 0)
         # What was passed after the last retry, for the shell to report.
@@ -279,7 +279,7 @@ class PartitionOffers(Redelivery):
         for batch in result.batches:
             try:
                 records = self._open(batch, result.high_watermark)
-            except CorruptData as error:
+            except (CorruptData, Unavailable) as error:
                 self._set_fault(error)
                 next_offset = self.fetch_offset
                 break
@@ -315,15 +315,16 @@ class PartitionOffers(Redelivery):
         """The next offset to offer, as far as is known: nothing between is new."""
         return self._position if self._head is None else self._head_offset
 
-    def unpacked(self, batch: Batch, records: Iterator[Record] | CorruptData) -> None:
-        """Take over the records of the `packed` batch, or its damage.
+    def unpacked(self, batch: Batch, records: Iterator[Record] | CorruptData | Unavailable) -> None:
+        """Take over the records of the `packed` batch, or its damage, or lack of
+        memory.
 
         No effect if the batch is no longer needed.
         """
         if self.packed is not batch:
             return
         self.packed = None
-        if isinstance(records, CorruptData):
+        if isinstance(records, (CorruptData, Unavailable)):
             self._cannot_decode(self._position, records)
             return
         self._records, self.holding = records, batch
@@ -391,7 +392,7 @@ class PartitionOffers(Redelivery):
         self._position = self.fetch_offset = offset
         self.notable = True
 
-    def _set_fault(self, error: CorruptData) -> None:
+    def _set_fault(self, error: CorruptData | Unavailable) -> None:
         self.fault = error
         self.notable = True
 
@@ -425,7 +426,7 @@ class PartitionOffers(Redelivery):
                     if skipped > _SKIPPED_AT_ONCE:
                         self._wait_unpacked(tracker.next_unacked(position))
                         return
-            except CorruptData as error:
+            except (CorruptData, Unavailable) as error:
                 if isinstance(error, UnpackedTooLarge) and self._batch is not None:
                     self._wait_unpacked(position)
                     return
@@ -456,13 +457,14 @@ class PartitionOffers(Redelivery):
             position = self._batch_end
         return position
 
-    def _cannot_decode(self, position: int, error: CorruptData) -> None:
+    def _cannot_decode(self, position: int, error: CorruptData | Unavailable) -> None:
         """Stop at a record that cannot be decoded, or pass it after its last retry."""
         # Their frames have the decompressed bytes.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         failed_at, retries = self._undecodable
-        retries = retries + 1 if position == failed_at else 0
-        self._undecodable = (position, retries)
+        if isinstance(error, CorruptData):
+            retries = retries + 1 if position == failed_at else 0
+            self._undecodable = (position, retries)
         if isinstance(error, Undecodable) and 0 <= self._limits.retries_max <= retries:
             passed = OffsetRange(position, max(position + 1, error.next_offset))
             self.passed.append((passed, error))

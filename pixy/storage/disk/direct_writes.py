@@ -35,7 +35,10 @@ class DirectWrites:
         # A second descriptor of the file; None without direct writes.
         self._direct_fd = _open_directly(fd)
         # Page-aligned; takes no memory before the first write to it.
-        self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
+        try:
+            self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
+        except OSError:
+            self.close()  # no memory is left for it, so the page cache takes what is written
 
     def write(self, buffers: Sequence[bytes | bytearray | memoryview], position: int, size: int) -> bool:
         """Write buffers with a total of `size` bytes. They are durable after a sync.

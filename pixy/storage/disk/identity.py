@@ -38,6 +38,7 @@ import struct
 from pathlib import Path
 
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.parsed_messages import parsed
 from pixy.proto.copies_pb2 import CopyManifest
 from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity, PublishStages, StageRecord
 from pixy.records import crc32c
@@ -92,7 +93,7 @@ def read_identity(disk: Disk, path: Path) -> NodeIdentity:
         DataDirectoryError: a newer release wrote it.
         CorruptData: the file is damaged.
     """
-    return NodeIdentity.FromString(_read(disk, path, _NODE))
+    return parsed(NodeIdentity, _read(disk, path, _NODE))
 
 
 def read_partition_identity(disk: Disk, path: Path) -> PartitionIdentity:
@@ -103,7 +104,7 @@ def read_partition_identity(disk: Disk, path: Path) -> PartitionIdentity:
         DataDirectoryError: a newer release wrote it.
         CorruptData: the file is damaged.
     """
-    return PartitionIdentity.FromString(_read(disk, path, _PARTITION))
+    return parsed(PartitionIdentity, _read(disk, path, _PARTITION))
 
 
 def write_partition_identity(disk: Disk, path: Path, identity: PartitionIdentity) -> None:
@@ -119,7 +120,7 @@ def read_stage_record(disk: Disk, path: Path) -> StageRecord:
         DataDirectoryError: a newer release wrote it.
         CorruptData: the file is damaged.
     """
-    return StageRecord.FromString(_read(disk, path, _STAGE))
+    return parsed(StageRecord, _read(disk, path, _STAGE))
 
 
 def write_stage_record(disk: Disk, path: Path, record: StageRecord) -> None:
@@ -129,7 +130,7 @@ def write_stage_record(disk: Disk, path: Path, record: StageRecord) -> None:
 
 def read_publication_mark(disk: Disk, path: Path) -> PublishStages:
     """Read the mark of a publication. Blocks; raises as `read_stage_record`."""
-    return PublishStages.FromString(_read(disk, path, _PUBLICATION))
+    return parsed(PublishStages, _read(disk, path, _PUBLICATION))
 
 
 def write_publication_mark(disk: Disk, path: Path, mark: PublishStages) -> None:
@@ -139,7 +140,7 @@ def write_publication_mark(disk: Disk, path: Path, mark: PublishStages) -> None:
 
 def read_copy_manifest(disk: Disk, path: Path) -> CopyManifest:
     """Read the manifest of a staged copy. Blocks; raises as `read_stage_record`."""
-    return CopyManifest.FromString(_read(disk, path, _COPY))
+    return parsed(CopyManifest, _read(disk, path, _COPY))
 
 
 def write_copy_manifest(disk: Disk, path: Path, manifest: CopyManifest) -> None:

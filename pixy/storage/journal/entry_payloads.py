@@ -18,6 +18,7 @@ Commands are decoded by the state machine that they are for (`cluster/state/comm
 from google.protobuf.message import DecodeError
 
 from pixy.errors import CorruptData
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import StagedPiece
 from pixy.raft import Entry, MalformedMessage, RaftEntryType, decode_conf_change
 from pixy.records import is_batch, split_batches
@@ -38,7 +39,7 @@ def why_undecodable(entry_type: int, payload: bytes | bytearray | memoryview) ->
             whole = all(map(is_batch, split_batches(memoryview(payload))))
             return "" if whole else f"{len(payload)} bytes are no record batches"
         if entry_type == EntryType.STAGED_PIECE:
-            StagedPiece.FromString(bytes(payload))
+            parsed(StagedPiece, bytes(payload))
         elif entry_type in _CONF_CHANGES:
             decode_conf_change(Entry(type=_CONF_CHANGES[EntryType(entry_type)], data=bytes(payload)))
     except (CorruptData, DecodeError, MalformedMessage) as error:

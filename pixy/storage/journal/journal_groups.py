@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from pixy.entry_ids import INCARNATION_MAX, LogPosition
 from pixy.errors import CorruptData
+from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, NodeStarts
 from pixy.records import split_batches
 from pixy.storage.journal.journal_entries import GroupEntries
@@ -224,7 +225,7 @@ M = TypeVar("M", HardState, AppliedPositions, NodeStarts)
 
 def _decoded(message: type[M], payload: bytes, what: str) -> M:
     try:
-        return message.FromString(payload)
+        return parsed(message, payload)
     except DecodeError as error:
         raise CorruptData(f"{what} cannot be decoded: {error}") from error
 
