@@ -16,7 +16,7 @@ from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import proxy_config
 from tests.integration.loaded import LoadedCluster
 from tests.integration.moving_daemon import MOVING
-from tests.integration.producers import ANYWHERE, Producers
+from tests.integration.producers import Producers
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.long]
 
@@ -85,26 +85,36 @@ def wait_replicas(cluster: Cluster, node: ClusterNode, wanted: set[int]) -> None
 
 
 @contextmanager
-def loaded(cluster: Cluster) -> Iterator[tuple[LoadedCluster, Producers]]:
-    """A topic, and producers that know all nodes; no call of theirs may fail."""
-    topic = LoadedCluster(cluster, TOPIC, PARTITIONS)
+def loaded(
+    cluster: Cluster, topic: LoadedCluster | None = None, at: Sequence[ClusterNode] = ()
+) -> Iterator[None]:
+    """A topic, and producers of whose calls none may fail. They know all nodes, and try again what
+    is answered UNAVAILABLE; or those at some nodes do not: after a kill a call may be written.
+    """
+    topic = topic or LoadedCluster(cluster, TOPIC, PARTITIONS)
     producers = Producers(
-        cluster.nodes[:3], topic.ledger, TOPIC, pad_bytes=PAD_BYTES, anywhere=True, knows=cluster.nodes
+        at or cluster.nodes[:3],
+        topic.ledger,
+        TOPIC,
+        pad_bytes=PAD_BYTES,
+        anywhere=not at,
+        knows=() if at else cluster.nodes,
     )
+
+    def wait_answers(count: int) -> None:
+        """Wait for further answers."""
+        wanted = producers.answered.total() + count
+        until_blocking(
+            lambda: producers.answered.total() >= wanted,
+            lambda: f"{producers.answered}, {producers.failed[-5:]}; logs:\n{cluster.logs()}",
+        )
+
     with producers:
-        wait_answers(cluster, producers, 200)
-        yield topic, producers
-        wait_answers(cluster, producers, 200)
+        wait_answers(200)
+        yield
+        wait_answers(500)
     assert producers.failed == [], f"{producers.failed}; logs:\n{cluster.logs()}"
     topic.audit()
-
-
-def wait_answers(cluster: Cluster, producers: Producers, count: int) -> None:
-    wanted = producers.answered[ANYWHERE] + count
-    until_blocking(
-        lambda: producers.answered[ANYWHERE] >= wanted,
-        lambda: f"{producers.answered}, {producers.failed[-5:]}; logs:\n{cluster.logs()}",
-    )
 
 
 def test_a_lone_node_with_data_becomes_three_and_its_topic_can_have_fewer_replicas(cluster: Cluster) -> None:
@@ -119,9 +129,9 @@ def test_a_lone_node_with_data_becomes_three_and_its_topic_can_have_fewer_replic
 
 def test_a_node_is_drained(cluster: Cluster) -> None:
     start(cluster, 1, 2, 3)
-    with loaded(cluster) as (topic, _):
+    with loaded(cluster):
         spare = join(cluster, 4)
-        ids, leader = {*cluster.ids()}, topic.leader()
+        ids, leader = {*cluster.ids()}, cluster.leader(f"{TOPIC}-0")
         goes = cluster.id_of(leader)
         asked = cluster.others(leader)[0]
         pixy(asked, "cluster", "drain", str(goes), "--yes")
@@ -135,14 +145,22 @@ def test_a_node_is_drained(cluster: Cluster) -> None:
         until_blocking(lambda: not asked.status().moves, cluster.logs)
 
 
-def test_a_node_that_is_killed_for_good_is_replaced(cluster: Cluster) -> None:
-    start(cluster, 1, 2, 3, replace_after="5s")
-    with loaded(cluster) as (topic, _):
-        join(cluster, 4, "5s")
-        ids, gone = {*cluster.ids()}, topic.leader()
-        gone_id = cluster.id_of(gone)
+@pytest.mark.parametrize("replace_after", ["5s", "0s"])
+def test_a_node_that_is_killed_for_good_is_replaced_unless_that_is_switched_off(
+    cluster: Cluster, replace_after: str
+) -> None:
+    start(cluster, 1, 2, 3, replace_after=replace_after)
+    join(cluster, 4, replace_after)
+    topic = LoadedCluster(cluster, TOPIC, PARTITIONS)
+    ids, gone = cluster.ids(), topic.leader()
+    before, others = replicas(cluster[4]), cluster.others(gone)
+    with loaded(cluster, topic, others):
         gone.kill()
-        wait_replicas(cluster, cluster.running[0], ids - {gone_id})
+        if replace_after == "5s":
+            left = {node_id for node_id, node in ids.items() if node is not gone}
+            wait_replicas(cluster, others[0], left)
+    if replace_after == "0s":
+        assert (replicas(others[0]), len(others[0].status().moves)) == (before, 0)
 
 
 def test_all_nodes_are_replaced_one_after_the_other(cluster: Cluster) -> None:
@@ -161,12 +179,11 @@ def test_all_nodes_are_replaced_one_after_the_other(cluster: Cluster) -> None:
 
 def test_a_move_is_taken_back(cluster: Cluster) -> None:
     start(cluster, 1, 2, 3)
-    with loaded(cluster):
-        spare = join(cluster, 4)
-        before = replicas(cluster[1])
+    topic = LoadedCluster(cluster, TOPIC, PARTITIONS)
+    with loaded(cluster, topic, cluster.nodes[:3]):
+        before, spare = replicas(cluster[1]), join(cluster, 4)
         goes = min(before[0])
         # It cannot end: who is to have the replica is down.
-        until_blocking(lambda: spare in {*cluster.ids()}, cluster.logs)
         cluster[4].pause()
         pixy(cluster[1], "cluster", "move", f"{TOPIC}/0", str(goes), str(spare), "--yes")
         until_blocking(lambda: len(cluster[1].status().moves) == 1, cluster.logs)
