@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from pixy.parsed_messages import parsed
 from pixy.proto import raft_pb2
 from pixy.raft.errors import MalformedMessage
 from pixy.raft.messages import (
@@ -96,11 +95,11 @@ def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
     """
     try:
         if entry.type is RaftEntryType.CONF_CHANGE:
-            v1 = parsed(raft_pb2.ConfChange, bytes(entry.data))
+            v1 = raft_pb2.ConfChange.FromString(bytes(entry.data))
             _check_node_ids((v1.node_id,))
             return ConfChange(ConfChangeType(v1.type), v1.node_id, v1.context, v1.id)
         if entry.type is RaftEntryType.CONF_CHANGE_V2:
-            v2 = parsed(raft_pb2.ConfChangeV2, bytes(entry.data))
+            v2 = raft_pb2.ConfChangeV2.FromString(bytes(entry.data))
             _check_node_ids([one.node_id for one in v2.changes])
             changes = tuple([ConfChangeSingle(ConfChangeType(one.type), one.node_id) for one in v2.changes])
             return ConfChangeV2(changes, ConfChangeTransition(v2.transition), v2.context)
