@@ -80,7 +80,10 @@ class Client:
             try:
                 return await self.call("ConsumeNAck", pb.ConsNAckRq(topic=topic, group=group, **fields))
             except grpc.RpcError as error:
-                if code_of(error) != "NOT_FOUND" or asyncio.get_running_loop().time() > deadline:
+                if (
+                    code_of(error) not in ("NOT_FOUND", "UNAVAILABLE")
+                    or asyncio.get_running_loop().time() > deadline
+                ):
                     raise
 
     async def consume_nothing(self, topic: str, group: str, **fields: Any) -> None:

@@ -21,6 +21,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.proto import kafkapixy_pb2, pixy_cluster_pb2, pixy_log_pb2, pixy_topics_pb2
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from pixy.proto.state_pb2 import PartitionMove
 from pixy.rpc import HEALTH, Reflection
 from pixy.rpc.field_limits import FIELD_BYTES_MAX, repeated_fields
 from tests.fakes.batches import batch_of
@@ -83,6 +84,11 @@ def _versions(count: int) -> list[pixy_log_pb2.TopicVersion]:
 
 def _ids(count: int) -> list[str]:
     return [f"{'s' * 240}{at:06}" for at in range(count)]
+
+
+def _moves(count: int) -> list[bytes]:
+    moves = (PartitionMove(raft_group=at, placement=1, target=[1]) for at in range(count))
+    return [each.SerializeToString() for each in moves]
 
 
 Make = Callable[[int], Any]
@@ -166,6 +172,10 @@ ELEMENTS: Mapping[str, tuple[Make, set[Code]]] = {
     "Log.Discard.stage_ids": (
         lambda n: pixy_log_pb2.DiscardRequest(sink_id="s", stage_ids=_ids(n)),
         {OK},
+    ),
+    "Cluster.BeginMoves.tokens": (
+        lambda n: pixy_cluster_pb2.BeginMovesRequest(tokens=_moves(n)),
+        {OK, Code.FAILED_PRECONDITION},
     ),
 }
 """A request with a number of elements, and statuses of the largest one, by method and field."""

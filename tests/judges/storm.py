@@ -161,6 +161,11 @@ _MAKES: Mapping[str, Make] = {
     "Status": lambda rng: cluster_pb.StatusRequest(),
     "RemoveNode": lambda rng: cluster_pb.RemoveNodeRequest(node_id=rng.randrange(3)),
     "ForgetNode": lambda rng: cluster_pb.ForgetNodeRequest(node_id=rng.randrange(3)),
+    "DrainNode": lambda rng: cluster_pb.DrainNodeRequest(
+        node_id=rng.randrange(3), draining=rng.random() < 0.5
+    ),
+    "PlanMoves": lambda rng: cluster_pb.PlanMovesRequest(rebalance=True),
+    "BeginMoves": lambda rng: cluster_pb.BeginMovesRequest(tokens=[rng.randbytes(10)]),
     "Check": lambda rng: health_pb2.HealthCheckRequest(),
     "Watch": lambda rng: health_pb2.HealthCheckRequest(service="KafkaPixy"),
     "ServerReflectionInfo": lambda rng: reflection_pb2.ServerReflectionRequest(list_services=""),

@@ -450,7 +450,7 @@ def test_a_command_about_moves_waits_until_no_node_would_end_at_it(tmp_path: Pat
             )
             for payload in payloads:
                 if level < MOVES_LEVEL:
-                    with pytest.raises(VoidEntry, match="a node of the cluster has an older release"):
+                    with pytest.raises(VoidEntry, match="that needs feature level 9"):
                         commands.judge(group, payload, 2)
                 else:
                     assert commands.judge(group, payload, 2) == payload
