@@ -18,7 +18,7 @@ _FRAMING_BYTES_MAX = 64 << 10
 kilobyte of a large one.
 """
 _CHUNKS_AT_ONCE = 512
-"""Steps of `ChunkedBody.take`: a chunk may have a single byte."""
+"""Steps of `ChunkedBody.take`, each as long as a hundred bytes: a chunk may have a single one."""
 
 
 class Body(Protocol):
@@ -27,10 +27,12 @@ class Body(Protocol):
     Attributes:
         content: what has come of it.
         complete: all has come.
+        is_slow: `take` has stopped because it has looked at many small pieces.
     """
 
     content: bytearray
     complete: bool
+    is_slow: bool
 
     @property
     def expected(self) -> int:
@@ -49,6 +51,7 @@ class SizedBody:
     """A body whose size its head tells, see `Body`."""
 
     __slots__ = ("_size", "complete", "content")
+    is_slow = False
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -75,12 +78,12 @@ class ChunkedBody:
         bytes_max: largest content.
     """
 
-    __slots__ = ("_bytes_max", "_framing_bytes", "_left", "_trailers", "complete", "content")
+    __slots__ = ("_bytes_max", "_framing_bytes", "_left", "_trailers", "complete", "content", "is_slow")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.content = bytearray()
-        self.complete = False
+        self.complete = self.is_slow = False
         # Bytes of the present chunk with its CRLF that are to come; 0 between chunks.
         self._left = 0
         # Bytes of sizes and line ends so far.
@@ -105,7 +108,9 @@ class ChunkedBody:
             else:
                 at = self._take_size(source, at, end)
             if at == before or self.complete:
-                break
+                self.is_slow = False
+                return at
+        self.is_slow = True
         return at
 
     def _take_size(self, source: bytes, at: int, end: int) -> int:

@@ -411,6 +411,8 @@ class Http1Connection:
                 self._wait_for_more(now)
                 break
             self._at = at
+            if body.is_slow:
+                self._stop_at = at
         if not body.complete:
             self.data_expected = body.expected
             if self._at >= len(source):

@@ -44,6 +44,20 @@ def test_requests_and_bodies_are_those_that_were_sent() -> None:
     assert feed(connection(), [STREAMS["trailers"]]) == Seen([("POST", b"/a", b"", b"x"), get], 0)
 
 
+@pytest.mark.parametrize(
+    ("sent", "slices_min"), [(b"1\r\n[\r\n" * 900, 5), (b"384\r\n" + bytes(900) + b"\r\n", 1)]
+)
+def test_chunks_of_a_byte_take_several_slices(sent: bytes, slices_min: int) -> None:
+    core, slices = connection(), 0
+    core.receive(CHUNKED + sent + b"0\r\n\r\n", 1 << 20)
+    while (event := core.next_event(0.0)) is None:
+        slices += 1
+        core.receive(b"", 1 << 20)
+    assert isinstance(event, HttpRequest)
+    assert len(event.body) == 900
+    assert slices_min - 1 <= slices <= 3 * slices_min
+
+
 @pytest.mark.parametrize("name", SMUGGLING)
 def test_what_smuggles_requests_is_refused_and_ends_the_connection(name: str) -> None:
     core = connection()
