@@ -93,7 +93,7 @@ LEAST = {
 }
 """Least occurrences of each state in all seeds together."""
 MOVING_SEED = 6
-MOVING_SEEDS = range(1, 61)
+MOVING_SEEDS = range(1, 41)
 LEAST_MOVING = {
     "a node drained for a while": 20,
     "log: a replica was copied, and goes on": 60,
