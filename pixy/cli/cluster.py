@@ -251,7 +251,7 @@ def _show(connection: DaemonConnection, found: "StatusResponse", *, every: bool)
         )
     hidden = len(found.groups) - len(shown)
     if hidden:
-        print_line(f"and {hidden} partition{'' if hidden == 1 else 's'} without a problem (--all)")
+        print_line(f"and {counted(hidden, 'partition')} without a problem (--all)")
     if found.moves:
         print_line(f"{counted(len(found.moves), 'partition')} on the way to other nodes (pixy cluster moves)")
     print_line("")

@@ -206,7 +206,7 @@ class StatusReports:
         )
 
     def _is_reached(self, node_id: int) -> bool:
-        return node_id == self._node_id or self._peers is None or self._peers.members.is_reachable(node_id)
+        return self._peers is None or self._peers.members.is_reachable(node_id)
 
     def _moves(self) -> Iterator[MoveStatus]:
         """Moves as metadata has them, and what this node does for them."""
