@@ -12,6 +12,7 @@ from pixy.aio.byte_semaphore import ByteSemaphore
 from pixy.http2 import Delivery, Field, Http2Connection, ResponseTemplate
 from pixy.rpc.call_environment import CallEnvironment
 from pixy.rpc.incomplete_requests import IncompleteRequests
+from pixy.rpc.methods import MethodCounts
 from pixy.rpc.status import GrpcError
 from pixy.rpc.unpacking import Unpacker
 from pixy.serving import Link, Receipt, Receipts, Workload
@@ -37,6 +38,9 @@ class CallHost(Protocol):
         link: its transport.
         workload: its share of the event loop.
         message_bytes_max: largest message of a request.
+        step_began: time of the step that begins calls, None between steps.
+        answered_at_once: counts of the methods of calls that were answered in the step in which
+            they began; at its end they are timed together.
     """
 
     environment: CallEnvironment
@@ -46,6 +50,8 @@ class CallHost(Protocol):
     link: Link
     workload: Workload
     message_bytes_max: int
+    step_began: float | None
+    answered_at_once: list[MethodCounts]
 
     # --- answers ----------------------------------------------------------------------------------
 

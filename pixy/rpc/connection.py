@@ -35,6 +35,7 @@ from pixy.rpc.call_environment import CallEnvironment
 from pixy.rpc.call_host import Unpackable
 from pixy.rpc.headers import TIMEOUT, CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.incomplete_requests import IncompleteRequests
+from pixy.rpc.methods import MethodCounts, count_together
 from pixy.rpc.protocol_limits import ENDS, limit_of
 from pixy.rpc.refusals import Refusals
 from pixy.rpc.status import GrpcError
@@ -66,6 +67,7 @@ class GrpcConnection:
         workload: its share of the event loop.
         message_bytes_max: largest message of a request.
         calls, resets_received: see `ConnectionCounters`.
+        step_began, answered_at_once: see `CallHost`.
     """
 
     __slots__ = (
@@ -81,6 +83,7 @@ class GrpcConnection:
         "_since",
         "_unpacked_bytes",
         "_watched",
+        "answered_at_once",
         "calls",
         "core",
         "environment",
@@ -89,6 +92,7 @@ class GrpcConnection:
         "message_bytes_max",
         "receipts",
         "resets_received",
+        "step_began",
         "workload",
     )
 
@@ -117,6 +121,8 @@ class GrpcConnection:
         self._since = self.incomplete.since
         self._refusals = Refusals(link, self.core, environment, self.incomplete)
         self.calls = self.resets_received = 0
+        self.step_began: float | None = None
+        self.answered_at_once: list[MethodCounts] = []
         # Bytes of large answers of streaming calls; None until there is one.
         self._output_semaphore: ByteSemaphore | None = None
 
@@ -382,15 +388,22 @@ class GrpcConnection:
         """
         workload = self.workload
         now = workload.now
-        for event in events:
-            if type(event) is RequestReceived:
-                if self._on_request(event, now) and workload.step_over:
-                    return False
-            else:
-                _HANDLERS[type(event)](self, event)
-                if workload.step_over:
-                    return False
-        return True
+        self.step_began = now
+        try:
+            for event in events:
+                if type(event) is RequestReceived:
+                    if self._on_request(event, now) and workload.step_over:
+                        return False
+                else:
+                    _HANDLERS[type(event)](self, event)
+                    if workload.step_over:
+                        return False
+            return True
+        finally:
+            self.step_began = None
+            if self.answered_at_once:
+                count_together(self.answered_at_once, self.environment.shared.monotonic() - now)
+                self.answered_at_once.clear()
 
     def _on_request(self, event: RequestReceived, now: float) -> bool:
         """Begin a call; returns True if its handler is a task, which is expensive."""

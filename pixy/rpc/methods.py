@@ -20,7 +20,7 @@ is a bug: the client gets INTERNAL with the id under which the log has the trace
 
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol
@@ -106,6 +106,21 @@ class MethodCounts:
     def __init__(self) -> None:
         self.durations = Histogram(TIME_BOUNDS)
         self.ended: Counter[int] = Counter()
+
+
+def count_together(answered: Sequence[MethodCounts], duration_s: float) -> None:
+    """Count calls that were answered together.
+
+    Args:
+        answered: counts of the method of each, mostly the same.
+        duration_s: stands for all.
+    """
+    first, times = answered[0], len(answered)
+    if answered.count(first) == times:
+        first.durations.observe(duration_s, times)
+    else:
+        for counts in answered:
+            counts.durations.observe(duration_s)
 
 
 @dataclass(frozen=True, slots=True)
