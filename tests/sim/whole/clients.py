@@ -23,6 +23,7 @@ from tests.sim.whole.objects import DELETED_MEANWHILE, Alter, Commit, Create, De
 from tests.sim.whole.swarm import Habits
 
 _MARKS = "mark"
+_HELD_S = 0.5
 _MARK_S = 20.0
 _FIRST_TOPIC = 0.3
 """Probability that a call creates a topic while none is known: little can be asked for without."""
@@ -60,6 +61,9 @@ class Clients:
         audits: judges of the outcomes.
         habits: what they do.
         serving: machines whose node takes calls.
+
+    Attributes:
+        held: they begin no calls by themselves for the time being.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Clients:
         habits: Habits,
         serving: Callable[[], Sequence[Machine]],
     ) -> None:
+        self.held = False
         self._scene = scene
         self._calls = calls
         self._audits = audits
@@ -96,7 +101,7 @@ class Clients:
     def _next(self, client: _Client) -> None:
         if self._stopped:
             return
-        quiet_s = self._habits.quiet_left(self._scene.now)
+        quiet_s = _HELD_S if self.held else self._habits.quiet_left(self._scene.now)
         if quiet_s:
             self._scene.loop.outside(quiet_s, self._next, client)
             return

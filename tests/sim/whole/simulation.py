@@ -34,6 +34,10 @@ from tests.sim.whole.verdict import Verdict
 PATIENCE_S = 120.0
 """Virtual time within which a healed cluster answers everything and all nodes are equal."""
 _STEP_S = 0.2
+_CROWDED_S = 20.0
+"""Time after which clients wait for nodes that are not ready: the network may carry less than they
+send, and what the start of a node needs waits behind it.
+"""
 _COMMITTED_S = 2.0
 """By then everything acked is committed."""
 _STEPS_OF_A_NUDGE = 25
@@ -157,9 +161,12 @@ class Simulation(Run[Swarm]):
 
     async def _ready(self) -> None:
         """Wait until all nodes are ready, as they are without faults."""
-        for _ in range(round(PATIENCE_S / _STEP_S)):
+        clients = self._cluster.clients
+        for step in range(round(PATIENCE_S / _STEP_S)):
             await asyncio.sleep(_STEP_S)
+            clients.held = step * _STEP_S >= _CROWDED_S
             if all(each.ready for each in self._cluster.ordinary()):
+                clients.held = False
                 return
         raise ClusterFailure(f"not ready within {PATIENCE_S} s: {self._unsettled()}")
 
