@@ -100,8 +100,9 @@ class KafkaPixyServicer(object):
         RESOURCE_EXHAUSTED (8) the topic does not exist, and `limits` allow no further one;
         INTERNAL (13)          a fault of the daemon, described in its log;
         UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
-        producer's buffer, the disk is full, or no broker or no majority
-        of the nodes can be reached.
+        producer's buffer, the disk is full, no broker or no majority of
+        the nodes can be reached, or the topic was deleted or replaced while
+        the message was on its way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -59,8 +59,9 @@ class KafkaPixyStub:
       RESOURCE_EXHAUSTED (8) the topic does not exist, and `limits` allow no further one;
       INTERNAL (13)          a fault of the daemon, described in its log;
       UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
-                             producer's buffer, the disk is full, or no broker or no majority
-                             of the nodes can be reached.
+                             producer's buffer, the disk is full, no broker or no majority of
+                             the nodes can be reached, or the topic was deleted or replaced while
+                             the message was on its way.
     """
     ConsumeNAck: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.ConsNAckRq, _kafkapixy_pb2.ConsRs]
     """Hands out one message of a topic to a member of a consumer group, and can acknowledge an
@@ -204,8 +205,9 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       RESOURCE_EXHAUSTED (8) the topic does not exist, and `limits` allow no further one;
       INTERNAL (13)          a fault of the daemon, described in its log;
       UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
-                             producer's buffer, the disk is full, or no broker or no majority
-                             of the nodes can be reached.
+                             producer's buffer, the disk is full, no broker or no majority of
+                             the nodes can be reached, or the topic was deleted or replaced while
+                             the message was on its way.
     """
     ConsumeNAck: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.ConsNAckRq, _kafkapixy_pb2.ConsRs]  # type: ignore[assignment]
     """Hands out one message of a topic to a member of a consumer group, and can acknowledge an
@@ -352,8 +354,9 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           RESOURCE_EXHAUSTED (8) the topic does not exist, and `limits` allow no further one;
           INTERNAL (13)          a fault of the daemon, described in its log;
           UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
-                                 producer's buffer, the disk is full, or no broker or no majority
-                                 of the nodes can be reached.
+                                 producer's buffer, the disk is full, no broker or no majority of
+                                 the nodes can be reached, or the topic was deleted or replaced while
+                                 the message was on its way.
         """
 
     @_abc_1.abstractmethod

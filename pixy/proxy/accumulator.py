@@ -50,11 +50,13 @@ The accumulator holds each topic's description. A record with another descriptio
     more partitions               used from this record on; the others keep their records
     partitions without a leader   records without a key go to the others, while there are any
     partitions led here           records without a key go there, if there are some
-    deleted                       accumulated and in-flight records get the backend's error, queued
-                                  ones `TopicMissing`
+    deleted                       accumulated, in-flight and queued records get `Unavailable`
     deleted and created again     accumulated records go to the new topic, in order, as if they had
                                   come a moment later; those of a partition that the new topic lacks
-                                  get the backend's error
+                                  get `Unavailable`
+
+That is no mistake of their callers, who may try again: a later call is told what is wrong with it,
+if anything is.
 
 Accepted records never recreate a deleted topic: whoever deletes a topic does not expect it back
 with the rest of its records. Deleted topics are forgotten whenever the number of known topics has
@@ -73,7 +75,7 @@ import structlog
 from pixy.backend import Backend, Batch, DividedPart, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProducerConfig
-from pixy.errors import PixyError, TopicMissing, Unavailable
+from pixy.errors import PixyError, Unavailable, UnknownPartition
 from pixy.faults import OnFault, internal_error
 from pixy.metrics import BYTE_BOUNDS, Histogram
 from pixy.proxy.batch_sizes import BatchSizes
@@ -386,8 +388,11 @@ class Accumulators:
             before, key, value, headers, size, done, waiter, sync = waiting.produce
             description = self._backend.topic(before.name)
             if description is None:
-                deleted = f"topic {before.name} was deleted while the message waited for room in the producer's buffer"
-                done((waiter,), -1, -1, TopicMissing(deleted))
+                deleted = (
+                    f"topic {before.name} was deleted while the message waited for room in the producer's buffer; the message "
+                    "was not written: try again"
+                )
+                done((waiter,), -1, -1, Unavailable(deleted))
                 continue
             try:
                 self.append(description, key, value, headers, size, done, waiter, sync, waiting.since)
@@ -572,6 +577,12 @@ class Accumulators:
         if accumulator.silent is not None:
             self._silent.count(accumulator.silent, -len(dones), -size)
         topic, partition = accumulator.partition
+        if isinstance(error, UnknownPartition):
+            # It was there when the records came.
+            error = Unavailable(
+                f"topic {topic} was deleted, or replaced by one without partition {partition}, while the message was on its "
+                "way; the message was not written: try again"
+            )
         asynchronous = answer(dones, waiters, partition, base_offset, error)
         if error is not None and asynchronous and not self._abandoned:
             self._lost.add(topic, asynchronous, error)

@@ -9,7 +9,7 @@ import structlog
 
 from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
-from pixy.errors import TopicMissing, UnknownPartition
+from pixy.errors import Unavailable
 from pixy.proxy.accumulator import _TOPICS_MIN, Accumulators
 from tests.fakes.backend import FakeBackend
 from tests.fakes.waiting import until
@@ -147,10 +147,10 @@ async def test_all_records_of_a_deleted_topic_are_answered() -> None:
         accumulators.report_lost()
     errors = [error for _, _, error in answers.all]
     assert [type(error) for error in errors] == [
-        UnknownPartition,
-        TopicMissing,
-        TopicMissing,
-        UnknownPartition,
+        Unavailable,
+        Unavailable,
+        Unavailable,
+        Unavailable,
     ]
     assert (accumulators.buffered, accumulators.buffered_bytes, accumulators.lost) == (0, 0, 1)
     assert [entry["messages"] for entry in logs] == [1]
@@ -168,7 +168,7 @@ async def test_records_gathered_for_a_topic_go_to_its_replacement_in_order() -> 
     append(accumulators, b"after", answers)
     backend.release_appends()
     await answers.wait(3)
-    assert [type(error) for _, _, error in answers.all] == [UnknownPartition, type(None), type(None)]
+    assert [type(error) for _, _, error in answers.all] == [Unavailable, type(None), type(None)]
     assert flat(await batches(backend)) == [b"before", b"after"]
 
 
@@ -185,7 +185,7 @@ async def test_a_topic_recreated_with_fewer_partitions_is_used_and_nothing_hangs
     written = flat(await batches(backend, 0)) + flat(await batches(backend, 1))
     assert sorted(written, key=str) == [b"0", b"1", b"4", b"5", b"6", b"7"]
     refused = [error for _, _, error in answers.all if error is not None]
-    assert [type(error) for error in refused] == [UnknownPartition] * 2
+    assert [type(error) for error in refused] == [Unavailable] * 2
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from pixy.backend import TopicPartition
 from pixy.config import ConsumerConfig, ProxyConfig
 from pixy.consume import ConsumeRequest, Offer
-from pixy.errors import InvalidAck, PixyError, StaleTopicVersion, UnknownTopic
+from pixy.errors import InvalidAck, PixyError, StaleTopicVersion, Unavailable, UnknownTopic
 from pixy.proxy import (
     OffsetPosition,
     OffsetQuery,
@@ -215,5 +215,45 @@ def test_a_range_of_a_topic_that_was_made_anew_is_read(tmp_path: Path) -> None:
             (reader,) = await behind.log.readers([wanted], max_bytes=1 << 20, max_wait=0)
             await reader.wait()
             assert (await reader.read()).state is state
+
+    run(tmp_path, scenario)
+
+
+async def produce(proxy: Proxy, key: bytes) -> int:
+    """Produce a message; returns its partition."""
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(_: object, partition: int, __: int, error: PixyError | None) -> None:
+        if error is None:
+            answer.set_result(partition)
+        else:
+            answer.set_exception(error)
+
+    proxy.produce("t", key, b"v", (), done)
+    return await answer
+
+
+@pytest.mark.parametrize("is_created", [True, False])
+def test_a_message_for_a_partition_of_a_topic_that_is_replaced_is_to_be_sent_again(
+    tmp_path: Path, is_created: bool
+) -> None:
+    """Its topic was deleted elsewhere, and perhaps created again with fewer partitions."""
+
+    async def scenario(current: Proxy, behind: Proxy) -> None:
+        keys = [b"%d" % number for number in range(20)]
+        async with altered(current, 4):
+            pass
+        await asyncio.sleep(1)
+        assert {await produce(behind, key) for key in keys} == {0, 1, 2, 3}
+        await current.delete_topic("t", force=False)
+        if is_created:
+            await current.create_topic("t", 1, {})
+        await asyncio.sleep(0)
+        answers = await asyncio.gather(*(produce(behind, key) for key in keys), return_exceptions=True)
+        errors = [each for each in answers if isinstance(each, BaseException)]
+        assert errors
+        assert {type(each) for each in errors} == {Unavailable}
+        await asyncio.sleep(1)
+        assert {await produce(behind, key) for key in keys} <= {0, 1, 2, 3}
 
     run(tmp_path, scenario)
