@@ -1,5 +1,7 @@
 """The segments and indexes of one partition: each verdict, on files damaged byte by byte."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from pixy.inspect.replayed_entries import ReplayedEntries
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage import RealDisk
+from pixy.storage.disk.disk import RealFile
 from pixy.storage.disk.scan import scan_batches
 from pixy.storage.partition.log_segments import AgedSegments
 from tests.storage.batches import batch
@@ -239,3 +242,52 @@ def test_a_scan_finds_batches_larger_than_a_block(tmp_path: Path) -> None:
     at = [0, len(batches[0]), len(batches[0]) + len(batches[1])]
     assert found == list(zip(at, map(bytes, batches), strict=True))
     assert read_header(batches[0]).records == 1
+
+
+class FailingFile(RealFile):
+    """A file that cannot be read."""
+
+    error: BaseException
+
+    def read_at(self, size: int, position: int) -> bytes:
+        raise self.error
+
+
+class FailingDisk(ReadOnlyDisk):
+    """A disk whose segments cannot be read."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self._error = error
+
+    def open(self, path: Path, *, create: bool = False, background: bool = False) -> RealFile:
+        file = super().open(path, create=create, background=background)
+        if path.suffix == ".log":
+            file.close()
+            failing = FailingFile(os.open(path, os.O_RDONLY), self._durable_writes)
+            failing.error = self._error
+            return failing
+        return file
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), r"a batch of \d+ bytes at byte 0 does not fit into memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+    ],
+)
+def test_what_the_machine_lacks_is_no_damage(partition: Partition, error: BaseException, reason: str) -> None:
+    report = Report(partition.directory.parent)
+    with pytest.raises(OSError, match=reason):
+        check_partition(FailingDisk(error), partition.directory, partition.applied, NOTHING, report)
+    assert not [each for each in report.findings if each.verdict is Verdict.DAMAGED]
+
+
+def test_a_bad_sector_is_damage(partition: Partition) -> None:
+    report = Report(partition.directory.parent)
+    disk = FailingDisk(OSError(errno.EIO, "Input/output error"))
+    check_partition(disk, partition.directory, partition.applied, NOTHING, report)
+    damages = [each.found for each in report.findings if each.verdict is Verdict.DAMAGED]
+    assert damages[0] == "byte 0 cannot be read: Input/output error"

@@ -1,12 +1,13 @@
 """Scans of a file of record batches: all batches, verified and read in large blocks, or the headers
 alone. Independent of offsets and indexes."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 from pixy.errors import CorruptData
 from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, BatchHeader, check_batch, crc32c, read_header
-from pixy.storage.disk.disk import Disk, File
+from pixy.storage.disk.disk import Disk, File, is_unreadable
 
 _BLOCK_BYTES = 1 << 20
 _HEADERS_BYTES = 65_536
@@ -28,28 +29,31 @@ def scan_batches(disk: Disk, path: Path, size: int | None = None) -> Iterator[Sc
     A view is valid until the next one is requested.
 
     Raises:
-        CorruptData: no batch begins where the one before ends, so nothing behind it can be found;
-            the message names the byte.
+        CorruptData: no batch begins where the one before ends, or the device has lost bytes, so
+            nothing behind can be found; the message names the byte.
+        OSError: the file cannot be read for another reason; ENOMEM: a batch does not fit into
+            memory. That is no damage.
     """
     file = disk.open(path)
     try:
-        yield from _scan(file, file.size() if size is None else size)
+        yield from _scan(file, path, file.size() if size is None else size)
     finally:
         file.close()
 
 
-def _scan(file: File, size: int) -> Iterator[ScannedBatch]:
+def _scan(file: File, path: Path, size: int) -> Iterator[ScannedBatch]:
     position, wanted = 0, _BLOCK_BYTES
     while position < size:
         requested = min(wanted, size - position)
         try:
             block = memoryview(file.read_at(requested, position))
         except OSError as error:
+            if not is_unreadable(error):
+                raise
             raise CorruptData(f"byte {position} cannot be read: {error.strerror}") from error
         except MemoryError as error:
-            raise CorruptData(
-                f"byte {position}: a batch of {requested} bytes does not fit into memory"
-            ) from error
+            fault = f"a batch of {requested} bytes at byte {position} does not fit into memory"
+            raise OSError(errno.ENOMEM, fault, str(path)) from error
         if requested < HEADER_BYTES or len(block) < requested:
             raise CorruptData(f"corrupt at byte {position}: {len(block)} bytes are left, too few for a batch")
         at, wanted = 0, _BLOCK_BYTES
