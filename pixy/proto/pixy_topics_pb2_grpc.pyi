@@ -14,8 +14,9 @@ Topic options override those of the cluster. Their values are integers, in milli
   segment_bytes    size at which a partition starts a new segment file; 64 KiB to 1 GiB
   segment_ms       age of its oldest record at which it does so; at least a minute
   replication      replicas of each partition. Unless set, 3 as far as there are nodes. More than there
-                   are nodes are refused with INVALID_ARGUMENT, and so is another number than the
-                   partitions of the topic have: these stay where they are
+                   are nodes are refused with INVALID_ARGUMENT. Another number than the partitions
+                   of a topic have moves replicas once the call has returned; it is refused, too,
+                   while a node runs a release that does not move them
 Requests may also use Kafka's names for them (retention.ms and so on); responses use the names
 above.
 

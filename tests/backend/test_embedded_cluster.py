@@ -16,6 +16,7 @@ from pixy.cluster.log.node_log import LogPeers
 from pixy.cluster.peering import node_peers
 from pixy.cluster.peering.relays import Relays
 from pixy.cluster.snapshots.missing_copies import MissingCopies
+from pixy.cluster.state import MOVES_LEVEL
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import (
     DataDirectoryError,
@@ -35,6 +36,7 @@ from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import MetadataCommand
 from pixy.raft import ConfState, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState
+from tests.cluster.moving import set_level
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.disk import full
 from tests.fakes.waiting import until
@@ -413,7 +415,16 @@ def test_a_fetch_that_waits_ends_when_the_partition_has_no_leader(tmp_path: Path
     run_cluster(scenario, tmp_path)
 
 
-def test_a_number_of_replicas_that_a_topic_cannot_get_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [MOVES_LEVEL, MOVES_LEVEL - 1])
+def test_a_number_of_replicas_that_a_topic_cannot_get_is_refused(
+    tmp_path: Path, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below the level of moves also any other one than it has."""
+    set_level(monkeypatch, level)
+    refused = {"5": "3 nodes"}
+    if level < MOVES_LEVEL:
+        refused["3"] = "the partitions of topic topic have 1 replica, which"
+
     async def scenario(cluster: NodeCluster) -> None:
         backend = cluster[2].backend
         with pytest.raises(
@@ -423,10 +434,7 @@ def test_a_number_of_replicas_that_a_topic_cannot_get_is_refused(tmp_path: Path)
         with pytest.raises(UnknownTopic):
             await backend.describe_topic("topic")
         await backend.create_topic("topic", 1, {"replication": "1"})
-        for replication, reason in (
-            ("3", "the partitions of topic topic have 1 replica, which"),
-            ("5", "3 nodes"),
-        ):
+        for replication, reason in refused.items():
             for partitions in (None, 4):
                 with pytest.raises(InvalidArgument, match=reason):
                     await backend.alter_topic(

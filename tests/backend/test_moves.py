@@ -15,7 +15,7 @@ from pixy.cluster.replicas import Partitions
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
 from pixy.multiraft import RaftGroup
 from pixy.records import TopicPartition
-from tests.cluster.moving import begin_move, move_as_seen, set_level, until_moved
+from tests.cluster.moving import begin_move, move_as_seen, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import stage_values
 from tests.fakes.waiting import until
@@ -24,11 +24,6 @@ pytestmark = pytest.mark.slow
 
 TOPIC = TopicPartition("topic", 0)
 VALUES = [b"%d" % number for number in range(200)]
-
-
-@pytest.fixture(autouse=True)
-def _level(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_level(monkeypatch)
 
 
 async def joined(cluster: NodeCluster) -> ClusterNode:

@@ -21,11 +21,6 @@ pytestmark = pytest.mark.slow
 TOPIC = TopicPartition("topic", 0)
 
 
-@pytest.fixture(autouse=True)
-def _level(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_level(monkeypatch)
-
-
 def topic(node: ClusterNode) -> Topic:
     return node.node.metadata.topics["topic"]
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from pixy.cluster.peering import cluster_search, node_peers
-from pixy.cluster.state import MOVES_LEVEL, partition_move
+from pixy.cluster.state import partition_move
 from pixy.proto.state_pb2 import MoveReason
 from tests.cluster.node_clusters import ClusterNode
 from tests.fakes.waiting import until
 
 
-def set_level(monkeypatch: pytest.MonkeyPatch, level: int = MOVES_LEVEL) -> None:
+def set_level(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
     """Have nodes that start from here on say that they have a feature level."""
     for module in (cluster_search, node_peers):
         monkeypatch.setattr(module, "FEATURE_LEVEL", level)

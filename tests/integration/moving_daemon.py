@@ -1,7 +1,7 @@
-"""A real daemon of a release that moves replicas, and does so soon.
+"""A real daemon that moves replicas soon.
 
-The daemon runs as `Daemon(folder, config, program=MOVING)`. It says that it has the feature level
-of moves, and the node that leads metadata acts after seconds instead of half a minute.
+The daemon runs as `Daemon(folder, config, program=MOVING)`. The node that leads metadata acts after
+seconds instead of half a minute.
 """
 
 from pathlib import Path
@@ -18,13 +18,8 @@ PATIENCE_S = 2.0
 
 
 def main() -> None:
-    """The command `pixy`, whose nodes move replicas."""
+    """The command `pixy`, whose nodes move replicas soon."""
     from pixy.cli import main as command
-    from pixy.cluster.state import MOVES_LEVEL
 
-    with (
-        mock.patch("pixy.cluster.peering.cluster_search.FEATURE_LEVEL", MOVES_LEVEL),
-        mock.patch("pixy.cluster.peering.node_peers.FEATURE_LEVEL", MOVES_LEVEL),
-        mock.patch("pixy.cluster.peering.move_controller.PATIENCE_S", PATIENCE_S),
-    ):
+    with mock.patch("pixy.cluster.peering.move_controller.PATIENCE_S", PATIENCE_S):
         command()

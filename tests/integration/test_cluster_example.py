@@ -15,16 +15,16 @@ from tests.fakes.waiting import until_blocking
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
-PORTS = range(21_091, 28_091, 300)
+PORTS = range(21_091, 28_091, 400)
 
 pytestmark = pytest.mark.process
 
 
 def free_port() -> int:
-    """First of the twelve ports that the three nodes need."""
+    """First of the ports that the three nodes and a further one need, four each."""
     for first in PORTS:
         with suppress(OSError):
-            for port in (first + 100 * node + each for node in range(3) for each in range(4)):
+            for port in (first + 100 * node + each for node in range(4) for each in range(4)):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
             return first

@@ -61,6 +61,11 @@ def join_again(cluster: Cluster, node: ClusterNode) -> None:
     cluster.wait_in_sync()
 
 
+def replicas_of(cluster: Cluster, name: str) -> set[int]:
+    """Nodes with a vote in a raft group."""
+    return {voter for group in cluster[1].status().groups if group.name == name for voter in group.voters}
+
+
 def wait_for_log(node: ClusterNode, text: str) -> None:
     until_blocking(lambda: text in node.log(), node.log)
 
@@ -108,7 +113,9 @@ def test_a_node_has_lost_its_disk(cluster: Cluster) -> None:
         join_again(cluster, node)
     assert failed_elsewhere(producers, node) == []
     assert cluster.id_of(node) > node_id
-    assert "lost-disk" in cluster[1].status().under_replicated
+    # Its new node gets replicas of the topics of the old one.
+    until_blocking(lambda: not cluster[1].status().under_replicated, cluster.logs)
+    assert cluster.id_of(node) in replicas_of(cluster, "lost-disk-0")
 
 
 @pytest.mark.parametrize("place", ["newest flush", "middle"])

@@ -36,6 +36,7 @@ PAGES = [
     ),
 ]
 SERVES = ("pixy serve", "make run")
+OF_CLUSTERS = ("$ pixy cluster status", "$ pixy contexts create three")
 ADDRESS = "127.0.0.1:19091"
 
 WHEEL = "tests/spark/test_wheel.py installs the wheel"
@@ -88,6 +89,8 @@ ROWS: dict[str, list[Row]] = {
         Row("import grpc"),
         Row("grpcurl", {"": NO_TOOL}),
         Row("$ pixy topics create"),
+        Row("env PIXY_CLUSTER__SECRET_FILE="),
+        Row("$ pixy contexts create three"),
     ],
     "docs/http.md": [
         Row('$ curl "localhost'),
@@ -97,14 +100,6 @@ ROWS: dict[str, list[Row]] = {
     "docs/cluster.md": [
         Row("peer_addr:"),
         Row("pixy serve --peer-addr"),
-        Row(
-            "pixy peek orders",
-            before=(
-                "pixy topics create orders --partitions 4",
-                "seq 9 | pixy produce orders --spread",
-                "pixy consume orders -g billing -n 9",
-            ),
-        ),
         Row("for host in", {"": NO_SSH}),
         Row("systemctl stop", {"": "tests/cli/test_recover.py has a cluster that has lost its majority"}),
     ],
@@ -150,6 +145,8 @@ class Pages:
         self._folder = folder
         self._daemon = make_daemon({"tcp_addr": "127.0.0.1:0"})
         shutil.copy(make_certificate(folder).path, folder / "ca.pem")
+        # Starts of further nodes of the next cluster.
+        self._joins: list[Command] = []
 
     def run(self, block: Block, row: Row) -> None:
         """Run a block; the test fails if it is not as the page says."""
@@ -159,7 +156,9 @@ class Pages:
             self._load(block)
         elif block.first.startswith(("pixy serve", "pip install", "make run")):
             self._serve(block, row)
-        elif block.first.startswith("$ pixy cluster status"):
+        elif block.first.startswith("env PIXY_CLUSTER__SECRET_FILE="):
+            self._joins = block.commands()
+        elif block.first.startswith(OF_CLUSTERS):
             self._command_cluster(block)
         elif block.first.startswith("systemctl stop"):
             self._back_up(block, row)
@@ -208,13 +207,15 @@ class Pages:
     def _command_cluster(self, block: Block) -> None:
         with running(self._folder / "cluster") as (script, nodes):
             arguments: Any = script.args
-            port = int(arguments[arguments.index("--port") + 1])
-            replaced = {
-                ADDRESS: f"127.0.0.1:{port}",
-                "127.0.0.1:19191": f"127.0.0.1:{port + 100}",
-                "4711": str(nodes[0]),
-            }
-            with self._terminal(replaced, {"PIXY_ADDRESS": f"127.0.0.1:{port}"}) as user:
+            first = int(arguments[arguments.index("--port") + 1])
+            ports = (19091, 19094, 19191, 19291, 19391, 19394)
+            replaced = {f"127.0.0.1:{port}": f"127.0.0.1:{first + port - ports[0]}" for port in ports}
+            replaced |= {"4711": str(nodes[0]), "pixy-data": str(self._folder / "cluster")}
+            has_context = block.first.startswith("$ pixy contexts")
+            variables = {} if has_context else {"PIXY_ADDRESS": f"127.0.0.1:{first}"}
+            with self._terminal(replaced, variables) as user:
+                for command in self._joins:
+                    user.serve(command.line, {})
                 for command in block.commands():
                     user.run(command)
 

@@ -50,7 +50,7 @@ from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, Remo
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 8
+FEATURE_LEVEL = 9
 """Feature level of this release:
 
     0  a node alone

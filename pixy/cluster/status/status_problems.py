@@ -193,6 +193,6 @@ def _lagging(status: ClusterStatus) -> Iterator[str]:
             yield f"node {node_id} fetches checkpoints of {listed(names)}"
         else:
             yield (
-                f"node {node_id} waits for copies of {counted('partition', names)}: the leaders' journals do not go back "
+                f"node {node_id} copies {counted('partition', names)}: the leaders' journals do not go back "
                 "to where it is"
             )

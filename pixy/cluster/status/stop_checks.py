@@ -47,11 +47,11 @@ def unreplicated(status: ClusterStatus, node_id: int) -> str:
     if not topics:
         return ""
     replicas = " or ".join(sorted({str(len(group.voters)) for group in groups}))
-    cure = (
-        "Give them more with pixy topics alter --config replication=3"
-        if status.can_move
-        else "They stay so: copy the records to a new topic"
-    )
+    cure = "They stay so: copy the records to a new topic"
+    if status.can_move:
+        cure = "Give them more with pixy topics alter --config replication=3"
+    if status.can_move and set(topics).issubset(status.under_replicated):
+        cure = "They get more from nodes that have been up for half a minute: wait"
     return (
         f"{counted('topic', topics)} would stop until it is back: {len(groups)} "
         f"partition{'' if len(groups) == 1 else 's'} with {replicas} replica{'' if replicas == '1' else 's'} only, one of "

@@ -98,7 +98,7 @@ class ClusterConfig:
         900.0,
         "How long a node has to be unreachable until other nodes get its replicas; the option of the "
         "node that leads metadata counts. Longer than a restart or an upgrade takes: all data of the "
-        "node is copied. No effect before all nodes run a release that moves replicas. 0s: never.",
+        "node is copied. 0s: never.",
     )
     rack: str = text("", "Where the node stands, such as a rack or zone; shown by `pixy cluster status`.")
 

@@ -33,11 +33,7 @@ async def joined(cluster: NodeCluster) -> ClusterNode:
     return node
 
 
-def test_a_node_that_joins_gets_replicas_when_it_has_been_there_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_level(monkeypatch)
-
+def test_a_node_that_joins_gets_replicas_when_it_has_been_there_for_a_while(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 2)
         await passes(cluster, PATIENCE_S)
@@ -64,9 +60,7 @@ def test_nothing_moves_by_itself_while_a_node_would_not_know_it(
     run_cluster(scenario, tmp_path, 1)
 
 
-def test_a_node_that_is_away_for_long_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_level(monkeypatch)
-
+def test_a_node_that_is_away_for_long_is_replaced(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         cluster.replace_after_s = 240.0
         await cluster.start()

@@ -8,7 +8,7 @@ from pixy.cluster.log import PartitionReplica
 from pixy.cluster.snapshots import CopyFetching
 from pixy.errors import CorruptData
 from pixy.records import TopicPartition
-from tests.cluster.moving import begin_move, set_level, until_moved
+from tests.cluster.moving import begin_move, until_moved
 from tests.cluster.node_clusters import NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -21,7 +21,6 @@ def test_a_damaged_newcomer_replaces_nobody_until_it_is_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It confirms everything all the while."""
-    set_level(monkeypatch)
     sweep, repairs = CopyFetching.sweep, [False]
 
     def sweep_later(self: CopyFetching, now: float) -> None:

@@ -12,17 +12,12 @@ from pixy.cluster.replicas import Partitions
 from pixy.errors import Unavailable
 from pixy.multiraft.driver import Driver
 from pixy.records import TopicPartition
-from tests.cluster.moving import begin_move, set_level, until_moved
+from tests.cluster.moving import begin_move, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import stage_values
 from tests.fakes.waiting import settle, until
 
 TOPIC = "topic"
-
-
-@pytest.fixture(autouse=True)
-def _level(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_level(monkeypatch)
 
 
 def driver_of(node: ClusterNode) -> Driver:

@@ -10,18 +10,13 @@ from pixy.multiraft import RaftGroup
 from pixy.multiraft.outbox import Outbox
 from pixy.raft import Message
 from pixy.records import TopicPartition
-from tests.cluster.moving import begin_move, set_level, until_moved
+from tests.cluster.moving import begin_move, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 
 TOPIC = TopicPartition("topic", 0)
-
-
-@pytest.fixture(autouse=True)
-def _level(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_level(monkeypatch)
 
 
 def replica_of(node: ClusterNode) -> PartitionReplica:

@@ -12,6 +12,7 @@ import pytest
 from pixy.backend import TopicPartition
 from pixy.cluster.publications.piece_retention import PieceRetention
 from pixy.cluster.replicas.partitions import Partitions
+from pixy.cluster.state import MOVES_LEVEL
 from pixy.cluster.state.publications import SinksState
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.multiraft.raft_group import RaftGroup
@@ -20,6 +21,7 @@ from pixy.proto.state_pb2 import PartitionCommand, PublishedPart, PublishParts
 from pixy.raft import ConfState, Entry
 from pixy.staging import Pieces, Stages
 from pixy.storage import EntryType
+from tests.cluster.moving import set_level
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import piece_of, publish_values, stage_values
 from tests.fakes.waiting import until
@@ -111,8 +113,14 @@ def test_the_last_node_keeps_files_for_nobody(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path, starts=False)
 
 
-def test_nodes_that_leave_keep_files_until_they_are_durable_in_their_logs(tmp_path: Path) -> None:
-    """Metadata says at once that they have no replicas; they leave the raft groups later."""
+@pytest.mark.parametrize("level", [MOVES_LEVEL, MOVES_LEVEL - 1])
+def test_nodes_that_leave_keep_files_until_they_are_durable_in_their_logs(
+    tmp_path: Path, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata says at once that they are to have no replicas, or have none; they leave the raft
+    groups later.
+    """
+    set_level(monkeypatch, level)
 
     async def scenario(cluster: NodeCluster) -> None:
         await start(cluster, 0)
@@ -121,7 +129,7 @@ def test_nodes_that_leave_keep_files_until_they_are_durable_in_their_logs(tmp_pa
         await publish_values(cluster[1].backend, 1, {TOPIC: [b"1"]})
         for node_id in (2, 3):
             await cluster[1].node.commands.remove_node(cluster[node_id].id)
-        assert cluster[1].node.metadata.topics["topic"].replicas == ((cluster[1].id,),)
+        assert cluster[1].node.metadata.topics["topic"].placed == ((cluster[1].id,),)
         await publish_values(cluster[1].backend, 2, {TOPIC: [b"2"]})
         await until(
             lambda: not any(node.node.state_groups.sinks.publications for node in cluster.nodes.values())

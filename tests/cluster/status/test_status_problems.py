@@ -107,7 +107,7 @@ def test_a_follower_that_is_behind_is_named_with_its_worst_group() -> None:
 def test_a_follower_that_waits_for_files_is_named() -> None:
     groups = [group(1000 + number, f"t-{number}", states={2: COPY}) for number in range(2)]
     assert problems(cluster(*groups, group(states={3: CHECKPOINT}))) == (
-        "node 2 waits for copies of partitions t-0 and t-1: the leaders' journals do not go back to where it is",
+        "node 2 copies partitions t-0 and t-1: the leaders' journals do not go back to where it is",
         "node 3 fetches checkpoints of metadata",
     )
 

@@ -65,6 +65,12 @@ def test_topics_with_too_few_replicas_are_a_reason_that_does_not_pass() -> None:
     assert unreplicated(replace(status, can_move=True), 2).endswith(
         "Give them more with pixy topics alter --config replication=3, or go on with --accept-unreplicated"
     )
+    for lacking, cure in (
+        (("pair",), "They get more from nodes that have been"),
+        ((), "Give them more with"),
+    ):
+        reason = unreplicated(replace(status, can_move=True, under_replicated=lacking), 2)
+        assert cure in reason
     assert safe_to_stop(status, 3) == () == (unreplicated(status, 3) or ())
 
 

@@ -9,14 +9,13 @@ end.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from pixy.cluster.peering import cluster_search, move_controller, node_peers
-from pixy.cluster.state import MOVES_LEVEL
+from pixy.cluster.peering import move_controller
 from tests.sim.kit.failure import ClusterFailure
 from tests.sim.kit.faults import draw_faults
 from tests.sim.kit.lives import LivesLoop
@@ -233,12 +232,9 @@ class Simulation(Run[Swarm]):
 
 @contextmanager
 def _moves(swarm: Swarm) -> Iterator[None]:
-    """Have nodes move partitions, soon after they lead."""
-    with ExitStack() as stack:
-        if swarm.moving:
-            for module in (cluster_search, node_peers):
-                stack.enter_context(patch.object(module, "FEATURE_LEVEL", MOVES_LEVEL))
-            stack.enter_context(patch.object(move_controller, "PATIENCE_S", _MOVES_AFTER_S))
+    """Have nodes move partitions by themselves, soon after they lead."""
+    patience_s = _MOVES_AFTER_S if swarm.moving else move_controller.PATIENCE_S
+    with patch.object(move_controller, "PATIENCE_S", patience_s):
         yield
 
 

@@ -152,7 +152,7 @@ class Verdict:
 
     def _unmoved(self, leader: Machine, raft_group: int) -> Iterator[str]:
         """Moves have ended: the members are the replicas, and other nodes have no files."""
-        if raft_group < FIRST_PARTITION_GROUP or not self._cluster.swarm.moving:
+        if raft_group < FIRST_PARTITION_GROUP:
             return
         assert leader.node is not None
         for topic in leader.node.metadata.topics.values():
