@@ -11,20 +11,26 @@ from tests.sim.shrinking import needless
 _Swarm = TypeVar("_Swarm")
 
 
-def run_seed(simulation: type[Run[_Swarm]], seed: int) -> Outcome:
+def run_seed(
+    simulation: type[Run[_Swarm]], seed: int, focus: Callable[[_Swarm], _Swarm] | None = None
+) -> Outcome:
     """Run one seed.
+
+    Args:
+        focus: see `Run`.
 
     Raises:
         ClusterFailure: a promise was broken. The message has the seed, the faults needed to
             reproduce it, and the last events.
     """
-    run = simulation(seed)
+    run = simulation(seed, focus=focus)
     try:
         return run.run()
     except ClusterFailure as failure:
         numbers = [fault.number for fault in run.faults]
-        skipped = needless(numbers, lambda skipped: failure_of(simulation, seed, skipped) is not None)
-        raise ClusterFailure(f"seed {seed}: {_report(simulation(seed, skipped), failure)}") from None
+        skipped = needless(numbers, lambda skipped: failure_of(simulation, seed, skipped, focus) is not None)
+        shrunk = simulation(seed, skipped, focus=focus)
+        raise ClusterFailure(f"seed {seed}: {_report(shrunk, failure)}") from None
 
 
 def failure_of(

@@ -318,7 +318,7 @@ RULES: dict[str, Rule[Swarm]] = {
             patch.object(Failover, "lost", lambda *_: None),
         ],
         _at_rest(FaultKind.PAUSE),
-        seed=3,
+        seed=14,
     ),
     "a node that has departed goes on with its sequences": Rule(
         [patch.object(Driver, "depart", broken.departs_for_good)], _moving(), seed=4

@@ -213,8 +213,8 @@ Focus = Callable[[Swarm], Swarm]
 """Changes what a seed has chosen."""
 
 _DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS, FaultKind.JUMP, FaultKind.MOVE, FaultKind.DRAIN)
-"""Kinds whose choice changes no other one. All clocks jump for a rule only, and partitions move in
-runs that are about this.
+"""Kinds whose choice changes no other one. All clocks jump for a rule only, and an operator moves
+partitions in the seeds of `moving` only.
 """
 _MOVES = (FaultKind.MOVE, FaultKind.DRAIN)
 _MORE_FAULTS = 8
@@ -272,6 +272,11 @@ def draw_swarm(rng: Random) -> Swarm:
     rests = 0.2 if rng.random() < 0.06 else 0.0
     swarm = replace(swarm, faults=swarm.faults | starts, consuming=replace(swarm.consuming, rests=rests))
     return quiet(swarm) if rng.random() < 0.06 else swarm
+
+
+def still(swarm: Swarm) -> Swarm:
+    """As it was drawn: partitions move where nodes are removed, or for want of replicas."""
+    return swarm
 
 
 def moving(swarm: Swarm) -> Swarm:

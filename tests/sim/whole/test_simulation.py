@@ -18,7 +18,7 @@ from tests.sim.outcome import run_twice
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.rules import RULES
 from tests.sim.whole.simulation import Simulation
-from tests.sim.whole.swarm import moving
+from tests.sim.whole.swarm import moving, still
 
 ONE_SEED = 1
 FEW_SEEDS = range(2, 4)
@@ -88,10 +88,12 @@ LEAST = {
     "records handed out elsewhere": 500,
     "records in replicas": 1000,
     "refused starts": 1,
-    # All clocks jump for one rule alone, and partitions move in runs of their own.
-    **{kind.text: 3 for kind in {*FaultKind} - {FaultKind.JUMP, FaultKind.MOVE, FaultKind.DRAIN}},
+    "log: a replica has gone to other nodes": 30,
+    "log: partitions move": 20,
+    # All clocks jump for one rule alone.
+    **{kind.text: 3 for kind in {*FaultKind} - {FaultKind.JUMP}},
 }
-"""Least occurrences of each state in all seeds together."""
+"""Least occurrences of each state in all seeds together, in a quarter of which partitions move."""
 MOVING_SEED = 6
 MOVING_FOUND = {
     6011: "clients send more than the network carries, and a node that starts waits behind it for good",
@@ -127,7 +129,7 @@ def test_few_seeds_lose_repeat_and_change_nothing() -> None:
     "seed", [*FOUND, *(pytest.param(seed, marks=pytest.mark.long) for seed in MORE_FOUND)]
 )
 def test_a_seed_that_has_found_something_passes(seed: int) -> None:
-    run_seed(Simulation, seed)
+    run_seed(Simulation, seed, still)
 
 
 @pytest.mark.slow
@@ -182,10 +184,7 @@ def test_partitions_move_in_all_ways_and_lose_nothing() -> None:
 
 def moved(seed: int) -> Counter[str]:
     """Events of a run in which partitions move."""
-    try:
-        return Simulation(seed, focus=moving).run().counts
-    except ClusterFailure as failure:
-        raise ClusterFailure(f"seed {seed}, moving: {failure}") from None
+    return run_seed(Simulation, seed, moving).counts
 
 
 def missing(counts: Counter[str], least: Mapping[str, int] = LEAST) -> list[str]:
