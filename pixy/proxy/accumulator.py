@@ -239,9 +239,11 @@ class Accumulators:
             or (not sync and len(accumulator.records) >= _TOGETHER_MAX)
         ):
             accumulator = topic.choose(key)
-        if not accumulator.records and topic.is_leaderless(accumulator) and accumulator.silent is None:
+        silent = accumulator.silent
+        if silent is None and not accumulator.records and topic.is_leaderless(accumulator):
             self._silent.begin(accumulator)
-        if accumulator.silent is not None:
+            silent = accumulator.silent
+        if silent is not None:
             self._silent.check(accumulator, size)
         packed_bytes = size + RECORD_OVERHEAD_BYTES
         if headers:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pixy.aio.retries import Backoff
@@ -18,6 +19,7 @@ HEADER_OVERHEAD_BYTES = 10
 """Largest overhead of each of its headers."""
 HEADER_MEMORY_BYTES = 160
 """Memory of a header besides its name and value: a tuple and two objects."""
+_HEADERS_OF = itemgetter(2)
 
 
 class ProduceBatch(NamedTuple):
@@ -274,4 +276,4 @@ def batch_bytes(record: NewRecordFields) -> int:
 def content_bytes(batch: ProduceBatch) -> int:
     """Size of the keys, values and headers of a batch with its records."""
     assert batch.records is not None
-    return batch.size - HEADER_MEMORY_BYTES * sum(len(headers) for _, _, headers, _ in batch.records)
+    return batch.size - HEADER_MEMORY_BYTES * sum(map(len, map(_HEADERS_OF, batch.records)))

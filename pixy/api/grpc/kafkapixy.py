@@ -75,7 +75,8 @@ class KafkaPixyService:
         """# kafkapixy.proto: ConsumeNAck"""
         cluster, consumed = request
         proxy = self._proxies.get(cluster) or proxy_of(self._proxies, cluster)
-        return proxy.consume(consumed, partial(_consumed, call), call.deadline, call)
+        deadline = None if call.timeout_s is None else call.deadline
+        return proxy.consume(consumed, partial(_consumed, call), deadline, call)
 
     def ack(self, request: pb.AckRq, call: UnaryCall) -> None:
         """# kafkapixy.proto: Ack"""
