@@ -24,7 +24,7 @@ the one before. A batch in which one of them is wrong, or that the codec cannot 
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -53,11 +53,7 @@ _CONTROL_KEY = struct.Struct(">hh")
 _CODEC_BYTE = 22
 _CONTINUATION = 0x80
 _PADDING = bytes(32)
-_CHECKED_MAX, _CHECKED_BYTES = 64, 8192
-"""Records, and their bytes on average, that are decoded and checked at once: to check one by one
-takes a third as long as to decode them.
-"""
-_offset, _headers = attrgetter("offset"), attrgetter("headers")
+_offset = attrgetter("offset")
 
 _COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     1: gzip_encode,
@@ -196,30 +192,24 @@ def _decode(
     decoded, expected, end = 0, header.base_offset, header.next_offset
     start = LenientStart(HEADER_BYTES, 0, expected)
     may_be_too_many = len(buffer) > 2 * HEADERS_MAX
-    at_once = max(1, min(_CHECKED_MAX, _CHECKED_BYTES * header.records // len(buffer)))
     try:
         for at, _, records in decode_windows(buffer, header.records):
             start = LenientStart(at, decoded, expected)
-            left = chain(records)
-            while together := list(islice(left, at_once)):
-                following = expected + len(together)
-                if (
-                    following <= end
-                    and list(map(_offset, together)) == list(range(expected, following))
-                    and not (may_be_too_many and max(map(len, map(_headers, together))) > HEADERS_MAX)
-                ):
-                    expected, decoded = following, decoded + len(together)
-                    yield from together
+            if isinstance(records, list):
+                following = expected + len(records)
+                if following <= end and list(map(_offset, records)) == list(range(expected, following)):
+                    expected, decoded = following, decoded + len(records)
+                    yield from records
                     continue
-                for record in together:
-                    offset = record.offset
-                    if (offset != expected and (dense or offset < expected)) or offset >= end:
-                        raise ValueError(f"offset {offset}, expected {expected}")
-                    if may_be_too_many and len(record.headers) > HEADERS_MAX:
-                        raise TooManyHeadersError(decoded, len(record.headers))
-                    expected = offset + 1
-                    decoded += 1
-                    yield record
+            for record in records:
+                offset = record.offset
+                if (offset != expected and (dense or offset < expected)) or offset >= end:
+                    raise ValueError(f"offset {offset}, expected {expected}")
+                if may_be_too_many and len(record.headers) > HEADERS_MAX:
+                    raise TooManyHeadersError(decoded, len(record.headers))
+                expected = offset + 1
+                decoded += 1
+                yield record
     except (*UNREADABLE, MemoryError):
         pass
     else:
