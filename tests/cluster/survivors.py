@@ -8,7 +8,14 @@ from pixy.cluster.state.groups import FIRST_GROUPS_GROUP, GroupsState
 from pixy.cluster.state.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.state.publications import SINKS_GROUP, SinksState
 from pixy.multiraft.raft_group import RaftGroup
-from pixy.proto.state_pb2 import CreateTopic, InitCluster, MetadataCommand, NodeRecord, RegisterNode
+from pixy.proto.state_pb2 import (
+    CreateTopic,
+    InitCluster,
+    MetadataCommand,
+    NodeRecord,
+    RegisterNode,
+    StartNode,
+)
 from pixy.raft import ConfState, Message, MessageType
 from pixy.storage import CheckpointStore, EntryType
 from tests.cluster.drivers import BATCH, PayloadLog, batch_of
@@ -29,7 +36,10 @@ class Survivor:
 
     Attributes:
         groups: its raft groups by id, once they are led.
+        metadata: its metadata, once it is formed.
     """
+
+    metadata: MetadataState
 
     def __init__(self, directory: Path, voters: tuple[int, ...] = ALL) -> None:
         self.directory = directory
@@ -91,25 +101,43 @@ class Survivor:
         self.log.abandon()
 
 
-def registration(node_id: int) -> MetadataCommand:
+def registration(node_id: int, level: int = 1) -> MetadataCommand:
     """The command of a node that joins."""
     secret = bytes([node_id]) * 16
-    return MetadataCommand(register_node=RegisterNode(secret=secret, address=f"10.0.0.{node_id}:19094"))
+    return MetadataCommand(
+        register_node=RegisterNode(secret=secret, address=f"10.0.0.{node_id}:19094", feature_level=level)
+    )
 
 
-async def formed(directory: Path, nodes: tuple[int, ...] = ALL) -> Survivor:
-    """A cluster with the topic `topic`, of one partition with a replica on all nodes."""
+async def formed(directory: Path, nodes: tuple[int, ...] = ALL, level: int = 1) -> Survivor:
+    """A cluster with the topic `topic`, of one partition with a replica on all nodes.
+
+    Args:
+        level: feature level of the nodes.
+    """
     survivor = Survivor(directory, nodes)
     metadata = await survivor.state_group(METADATA_GROUP, "metadata", MetadataState())
-    first = NodeRecord(node_id=1, secret=bytes(16), address="10.0.0.1:19094")
+    first = NodeRecord(
+        node_id=1, secret=bytes(16), address="10.0.0.1:19094", incarnation=1, feature_level=level
+    )
     await survivor.command(MetadataCommand(init_cluster=InitCluster(groups_count=1, first_node=first)))
     for node_id in nodes[1:]:
-        await survivor.command(registration(node_id))
+        command = registration(node_id, level)
+        await survivor.command(command)
+        start = StartNode(
+            node_id=node_id,
+            secret=command.register_node.secret,
+            address=command.register_node.address,
+            incarnation=1,
+            feature_level=level,
+        )
+        await survivor.command(MetadataCommand(start_node=start))
     await survivor.command(
         MetadataCommand(create_topic=CreateTopic(name="topic", topic_id=b"t" * 16, partitions=1))
     )
     assert isinstance(metadata.machine, MetadataState)
     assert metadata.machine.topics["topic"].replicas[0] == nodes
+    survivor.metadata = metadata.machine
     return survivor
 
 

@@ -11,9 +11,9 @@ may lack entries that were committed, and has some that were not. So nothing her
                     the incarnation, raised
                     per raft group: entries of the next term that change its configuration to this
                         node as the only voter, in `metadata` also entries that forget each other
-                        node, in `sinks` one that leaves out numbers, in those of consumer groups
-                        one that cuts offsets; a vote for itself in that term, that configuration,
-                        and every entry committed
+                        node and end moves, in `sinks` one that leaves out numbers, in those of
+                        consumer groups one that cuts offsets; a vote for itself in that term, that
+                        configuration, and every entry committed
 
 The configuration is changed by entries as well as in the hard state, because a node that joins
 later may get the log from its begin, and learns of the configuration from that.
@@ -36,6 +36,9 @@ Partitions and pieces here may have numbers of publications and stages that `sin
 because it lacks the entries that gave them out. Given out once more, they would be taken for what
 is there already. So more numbers are left out than a cluster can have given out meanwhile.
 
+A partition that moves may have a replica here that the list of its replicas does not name yet. It
+has what was copied to it, once it knows its members; the move ends with it.
+
 A node is lost too that has left the cluster, or was forgotten, and is a voter of a raft group yet:
 its last configurations were never confirmed, and no start comes to an end without it.
 
@@ -54,9 +57,12 @@ from pixy.cluster.state import (
     FIRST_GROUPS_GROUP,
     FIRST_NODE,
     METADATA_GROUP,
+    MOVES_MAX,
     SINKS_GROUP,
     GroupsState,
     NodeInfo,
+    Topic,
+    partition_move,
 )
 from pixy.cluster.unsafe_recovery.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.unsafe_recovery.stopped_node import StoppedNode, position_of
@@ -75,6 +81,7 @@ from pixy.multiraft import (
 )
 from pixy.proto.state_pb2 import (
     CutOffsets,
+    EndMoves,
     ForgetNode,
     GroupsCommand,
     GroupStateRecord,
@@ -219,8 +226,8 @@ class LostMajority:
         lost = [
             f"{topic.name}-{number}"
             for topic in self._metadata.topics.values()
-            for number, replicas in enumerate(topic.replicas)
-            if self._node_id not in replicas
+            for number in range(len(topic.replicas))
+            if not self._has_replica(topic, number)
         ]
         return LossReport(
             self._node_id,
@@ -239,7 +246,7 @@ class LostMajority:
         found: dict[str, list[str]] = defaultdict(list)
         for topic in self._metadata.topics.values():
             for number, raft_group in enumerate(topic.raft_groups):
-                if self._node_id not in topic.replicas[number]:
+                if not self._has_replica(topic, number):
                     continue
                 end = PartitionEnd(
                     topic_id=topic.topic_id, partition=number, end_offset=self._node.end_offset(raft_group)
@@ -261,10 +268,17 @@ class LostMajority:
         found.append(self._state_group(SINKS_GROUP, "sinks"))
         for topic in self._metadata.topics.values():
             for number, raft_group in enumerate(topic.raft_groups):
-                if self._node_id in topic.replicas[number]:
+                if self._has_replica(topic, number):
                     name = f"{topic.name}-{number}"
                     found.append(self._partition(raft_group, name, topic.replicas[number]))
         return found
+
+    def _has_replica(self, topic: Topic, number: int) -> bool:
+        """True if a partition has a replica here, also one to which it is moving."""
+        if self._node_id in topic.replicas[number] or not topic.is_placed_on(number, self._node_id):
+            return self._node_id in topic.replicas[number]
+        state = self._recovered.group(topic.raft_groups[number]).hard_state
+        return state is not None and bool(HardState.FromString(state).voters)
 
     def _state_group(self, raft_group: int, name: str) -> _Continuation:
         checkpoint = self._node.checkpoint(name)
@@ -336,7 +350,8 @@ class LostMajority:
         incarnation = self._recovered.journal.incarnation + 1
         records: list[UnitRecord] = [(RecordKind.INCARNATION, 0, 0, incarnation, 0, 0, None, b"")]
         skip = SinksCommand(skip_numbers=SkipNumbers(count=_NUMBERS_SKIPPED))
-        commands = {METADATA_GROUP: self._forget_commands(), SINKS_GROUP: [skip.SerializeToString()]}
+        metadata = [*self._forget_commands(), *self._end_commands()]
+        commands = {METADATA_GROUP: metadata, SINKS_GROUP: [skip.SerializeToString()]}
         for raft_group, cut in self._cuts.items():
             commands[raft_group] = [GroupsCommand(cut_offsets=cut).SerializeToString()]
         for found in self._found:
@@ -348,6 +363,18 @@ class LostMajority:
             MetadataCommand(forget_node=ForgetNode(node_id=node.node_id)).SerializeToString()
             for node in self.report.lost_nodes
         ]
+
+    def _end_commands(self) -> Iterator[bytes]:
+        """Ends of the moves of partitions with a replica here: no other node has their targets."""
+        moves = [
+            partition_move(topic, number, [self._node_id])
+            for topic in self._metadata.topics.values()
+            for number in topic.moves
+            if self._has_replica(topic, number)
+        ]
+        for first in range(0, len(moves), MOVES_MAX):
+            command = EndMoves(moves=moves[first : first + MOVES_MAX])
+            yield MetadataCommand(end_moves=command).SerializeToString()
 
     def _records_of(self, found: _Continuation, commands: Sequence[bytes]) -> list[UnitRecord]:
         """Records of a raft group with this node alone, and of further commands in its log."""

@@ -1,7 +1,7 @@
 """A survivor of three nodes goes on alone: node 1, whose journal was written with two others."""
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,8 +10,10 @@ import pytest
 from pixy.backend.embedded import EmbeddedBackend
 from pixy.cluster.log.recovery import recover_node
 from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.state import MOVES_LEVEL, GroupsState, SinksState, partition_move
 from pixy.cluster.state.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.state.metadata import METADATA_GROUP
+from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.cluster.unsafe_recovery.lost_majority import LostMajority, SurvivingGroup
 from pixy.cluster.unsafe_recovery.sole_voter import configuration_after
 from pixy.cluster.unsafe_recovery.stopped_node import stopped_node
@@ -19,9 +21,11 @@ from pixy.entry_ids import LogPosition
 from pixy.errors import DataDirectoryError, FailedPrecondition
 from pixy.multiraft.group_recovery import entry_of
 from pixy.proto.state_pb2 import (
+    BeginMoves,
     CommitOffsets,
     CommittedOffset,
     CreateTopic,
+    EndMoves,
     GroupsCommand,
     MetadataCommand,
     NodeIdentity,
@@ -147,6 +151,60 @@ async def test_consumer_groups_skip_no_record_that_gets_the_offset_of_a_lost_one
             for name in offsets
         }
         assert found == {"ahead": (2, "", 2), "acks": (1, "", 2), "behind": (1, "BC", 2), "set": (1, "", 0)}
+
+
+async def moving(
+    directory: Path, replicas: Sequence[int], target: Sequence[int], *, is_copied: bool = True
+) -> None:
+    """Node 1 of three that move replicas, while a partition moves.
+
+    Args:
+        is_copied: node 1 has the partition, with two records, and a vote.
+    """
+    survivor = await formed(directory, level=MOVES_LEVEL)
+    await survivor.state_group(FIRST_GROUPS_GROUP, "groups-0", GroupsState())
+    await survivor.state_group(SINKS_GROUP, "sinks", SinksState())
+    topic = survivor.metadata.topics["topic"]
+    if topic.replicas != (tuple(replicas),):
+        before = partition_move(topic, 0, replicas)
+        await survivor.command(MetadataCommand(begin_moves=BeginMoves(moves=[before])))
+        ended = partition_move(survivor.metadata.topics["topic"], 0, replicas)
+        await survivor.command(MetadataCommand(end_moves=EndMoves(moves=[ended])))
+    moves = [partition_move(survivor.metadata.topics["topic"], 0, target)]
+    await survivor.command(MetadataCommand(begin_moves=BeginMoves(moves=moves)))
+    topic = survivor.metadata.topics["topic"]
+    assert (topic.replicas[0], topic.moves[0].target) == (tuple(replicas), tuple(target))
+    if is_copied:
+        await survivor.partition()
+        await survivor.append(b"a", b"b")
+    survivor.end()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "target"),
+    [((2, 3), (1, 2)), ((2, 3), (2, 3, 1)), (ALL, (2, 3)), ((1, 2), (3,)), ((1,), ALL)],
+)
+async def test_a_partition_that_moves_to_or_from_the_survivor_goes_on_there(
+    tmp_path: Path, replicas: Sequence[int], target: Sequence[int]
+) -> None:
+    await moving(tmp_path, replicas, target)
+    assert read(tmp_path).report.lost_partitions == ()
+    await go_on_alone(tmp_path)
+    for count in (2, 3):
+        async with started(tmp_path) as cluster:
+            topic = cluster.node.metadata.topics["topic"]
+            assert (topic.replicas, topic.moves) == (((1,),), {})
+            assert len(cluster.values()) == count
+            await cluster.append(b"more")
+
+
+async def test_a_partition_that_has_not_come_to_the_survivor_is_lost(tmp_path: Path) -> None:
+    await moving(tmp_path, (2, 3), (1, 2), is_copied=False)
+    assert read(tmp_path).report.lost_partitions == ("topic-0",)
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        await cluster.create_topic("new")
+        await cluster.append(b"a", topic="new")
 
 
 async def test_entries_that_were_not_committed_are_kept(tmp_path: Path) -> None:
