@@ -153,7 +153,7 @@ class NodeCommands:
             await self._run(command, _COMMAND_S)
             return
         with self._staging.deleting(topic, force=force):
-            await self._run(command, _COMMAND_S)
+            await self._run(command, _COMMAND_S, frees_space=True)
 
     async def delete_records(self, replica: PartitionReplica, offset: int) -> None:
         """Remove the records of a partition below an offset.
@@ -390,9 +390,11 @@ class NodeCommands:
                 "no majority: start the others, or if they are lost, stop this node and run pixy cluster recover"
             )
 
-    async def _run(self, command: MetadataCommand, timeout_s: float = NEVER) -> Any:
-        replica = self._state_groups.metadata_replica
-        return await self._proposals.run(replica, command.SerializeToString(), timeout_s)
+    async def _run(
+        self, command: MetadataCommand, timeout_s: float = NEVER, *, frees_space: bool = False
+    ) -> Any:
+        replica, payload = self._state_groups.metadata_replica, command.SerializeToString()
+        return await self._proposals.run(replica, payload, timeout_s, frees_space=frees_space)
 
     # --- consumer groups --------------------------------------------------------------------------
 

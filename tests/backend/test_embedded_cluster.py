@@ -645,10 +645,12 @@ def test_a_command_that_comes_late_leaves_the_next_topic_of_the_name(tmp_path: P
         begun, go_on = asyncio.Event(), asyncio.Event()
         run = late.node.commands._run
 
-        async def run_late(command: MetadataCommand, timeout_s: float = 0.0) -> Any:
+        async def run_late(
+            command: MetadataCommand, timeout_s: float = 0.0, *, frees_space: bool = False
+        ) -> Any:
             begun.set()
             await go_on.wait()
-            return await run(command, timeout_s)
+            return await run(command, timeout_s, frees_space=frees_space)
 
         late.node.commands._run = run_late  # type: ignore[method-assign]
         changing = asyncio.create_task(

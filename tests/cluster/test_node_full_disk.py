@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster import node_commands
 from pixy.cluster.log import disk_reserve as reserve_module
 from pixy.cluster.log.node_log import NodeLog
 from pixy.cluster.status.status_problems import problems
-from pixy.errors import StorageFault, Unavailable
+from pixy.errors import DeadlineExceeded, StorageFault, Unavailable
 from pixy.storage.journal import journal as journal_module
 from tests.cluster.nodes import Cluster, Sizes, prompt_writer
 from tests.cluster.staging import piece_of, stage
@@ -230,3 +231,54 @@ async def test_a_stopped_node_keeps_its_reserve_and_a_broken_one_retries_nothing
     async with Cluster(directory, Sizes(reserve_bytes=0)).running() as cluster:
         await cluster.settle()
     assert not (directory / "reserve").exists()
+
+
+def no_room(call: Call) -> None:
+    """Refuse what takes space, for anything."""
+    if call.what in ("create", "allocate", "make_directory", "rename", "link"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.name)
+
+
+async def test_topics_are_deleted_when_the_reserve_was_taken_too(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    sizes = Sizes(file_bytes=1 << 16)
+    async with Cluster(directory, sizes).running() as cluster:
+        for name in ("topic", "old", "older"):
+            await cluster.create_topic(name)
+            await cluster.append(b"value", topic=name)
+        await cluster.sync()
+        cluster.disk.before = no_room
+        waiting = cluster.append_nowait(b"x" * 2000)
+        while cluster.node.blocked is None:
+            await asyncio.wait([waiting], timeout=0)
+            waiting = cluster.append_nowait(b"x" * 2000) if waiting.done() else waiting
+        with pytest.raises(Unavailable, match="the disk is full"):
+            await cluster.commit(1)
+        async with asyncio.timeout(PATIENCE):
+            for name in ("old", "older"):
+                await cluster.node.commands.delete_topic(name)
+            assert await waiting > 0
+            await until(lambda: [path.name for path in (directory / "topics").iterdir()] == ["topic-0"])
+            cluster.disk.heal()
+            await cluster.append(b"next")
+        written = cluster.values()
+    async with Cluster(directory, sizes).running() as again:
+        assert sorted(again.node.metadata.topics) == ["topic"]
+        assert again.values() == written
+
+
+async def test_a_deletion_that_finds_no_room_says_how_much_to_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_commands, "_COMMAND_S", 0.05)
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 12)).running() as cluster:
+        await cluster.create_topic()
+        cluster.disk.before = no_room
+        cluster.append_nowait(b"x" * 5000)
+        await until(lambda: cluster.node.blocked is not None)
+        with pytest.raises(
+            DeadlineExceeded, match=r"the disk is full: .*make room for \d+ bytes by other means"
+        ):
+            await cluster.node.commands.delete_topic("topic")
+        cluster.disk.heal()
+        await until(lambda: not cluster.node.metadata.topics)

@@ -20,6 +20,7 @@ from tests.integration.faulty_daemon import FAULTY, Faults
 pytestmark = pytest.mark.process
 
 SECONDS = 60.0
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 HOUR_S = 3600
 MESSAGE = pb.ProdRq(topic="t", key_value=b"k", message=b"m")
 CONFIG = proxy_config(default_partitions=1)
@@ -102,6 +103,42 @@ def test_what_frees_space_works_on_a_full_disk_and_so_does_a_start(daemon: Daemo
     daemon.kill()
     daemon.start()
     assert (find_offset(daemon, "cut", earliest=True), find_offset(daemon, "cut", latest=True)) == (4, 5)
+
+
+def test_topics_can_be_deleted_when_the_journal_has_no_room_either(tmp_path: Path, faults: Faults) -> None:
+    """Another process has taken the reserve as well, also at the next start."""
+    config = proxy_config(default_partitions=1, journal={"file_bytes": 1 << 20})
+    with Daemon(tmp_path, config, program=FAULTY) as daemon:
+        stub, files = daemon.stub(), daemon.folder / "data" / "default" / "topics"
+        for name in ("t", "old", "older"):
+            stub.Produce(pb.ProdRq(topic=name, key_value=b"k", message=bytes(50_000)), timeout=SECONDS)
+        for _ in range(8):
+            stub.Produce(pb.ProdRq(topic="t", key_value=b"k", message=bytes(100_000)), timeout=SECONDS)
+        until_blocking(lambda: len(list(files.rglob("*.log"))) == 3, daemon.log)
+        faults.fill()
+        offset = pb.PartitionOffset(partition=0, offset=1, metadata="m" * 4000)
+        calls: list[grpc.Call] = []
+
+        def is_refused() -> bool:
+            request = pb.SetOffsetsRq(topic="t", group=f"g-{len(calls)}", offsets=[offset])
+            calls.append(stub.SetOffsets.future(request, timeout=SECONDS))
+            return any(not call.is_active() and call.code() is UNAVAILABLE for call in calls)
+
+        until_blocking(is_refused, daemon.log)
+        topics = TopicsStub(daemon.channel())
+        for deleted, left in (("old", ["older-0", "t-0"]), ("older", ["t-0"])):
+            topics.DeleteTopic(topics_pb.DeleteTopicRequest(topic=deleted), timeout=SECONDS)
+            until_blocking(
+                lambda left=left: sorted(path.name for path in files.iterdir()) == left,  # type: ignore[misc]
+                daemon.log,
+            )
+        faults.heal()
+        until_blocking(lambda: is_written(stub, MESSAGE), daemon.log)
+        end = find_offset(daemon, latest=True)
+        daemon.close_channels()
+        daemon.kill()
+        daemon.start()
+        assert find_offset(daemon, latest=True) == end
 
 
 def is_written(stub: KafkaPixyStub, message: pb.ProdRq) -> bool:

@@ -16,6 +16,7 @@ from pixy.storage import (
     recover_journal,
 )
 from pixy.storage.journal import JournalPosition
+from pixy.storage.journal.gathered_units import FreesSpace
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import StepWorker
 from tests.storage.journals import OWNER
@@ -43,6 +44,8 @@ class Bench:
         at: JournalPosition = EMPTY,
         files: Iterable[JournalFile] = (),
         worker: StepWorker | None = None,
+        spare_bytes: int = 0,
+        frees_space: FreesSpace = lambda _, __: False,
     ) -> None:
         self.directory = directory
         self.disk = RecordingDisk()
@@ -52,9 +55,10 @@ class Bench:
         self.journal = Journal(
             self.disk,
             self.worker,
-            JournalOptions(directory, OWNER, file_bytes, at, list(files)),
+            JournalOptions(directory, OWNER, file_bytes, at, list(files), spare_bytes),
             on_durable=lambda tokens: self.durable.append(list(tokens)),
             on_fault=self.faults.append,
+            frees_space=frees_space,
         )
         self._tokens = itertools.count(1)
         self._last: dict[int, int] = {}

@@ -530,6 +530,61 @@ async def test_without_room_for_a_file_the_journal_waits_reports_why_and_resumes
     assert [each[1] for each in content(bench.recover())] == [1, 2, 3]
 
 
+FREES = b"frees space"
+
+
+@pytest.mark.usefixtures("quick_retry")
+async def test_without_room_a_command_that_frees_space_and_what_is_before_it_use_the_spare_bytes(
+    tmp_path: Path,
+) -> None:
+    file_bytes, spare_bytes = 64 + FLUSH_OF_ONE + 7, 2 * (FLUSH_OF_ONE + 20)
+    bench = Bench(
+        tmp_path, file_bytes=file_bytes, spare_bytes=spare_bytes, frees_space=lambda _, it: it == FREES
+    )
+    bench.append()
+    await bench.flush()
+    assert journal_path(tmp_path, 1).stat().st_size == file_bytes + spare_bytes
+    full(bench.disk, "create", "2.journal")
+    bench.append(b"waits")
+    await bench.flush()
+    assert bench.journal.blocked is not None
+    bench.append_unit((ENTRY, 2, 1, 1, 1, 0, None, FREES))
+    await bench.flush()
+    assert bench.durable == [[1], [2], [3]]
+    bench.append(b"behind")
+    await bench.flush()
+    assert bench.journal.blocked is not None
+    bench.append_unit((ENTRY, 2, 1, 2, 1, 0, None, FREES))
+    for _ in range(3):
+        await bench.worker.wait()
+        bench.worker.step()
+        await asyncio.sleep(0)
+    assert f"make room for {file_bytes + spare_bytes} bytes by other means" in str(bench.journal.blocked)
+    bench.disk.heal()
+    while bench.durable[-1] != [5]:
+        await bench.worker.wait()
+        await bench.flush()
+    await bench.journal.stop()
+    found = bench.recover()
+    assert [each[2] for each in content(found)] == [b"payload", b"waits", b"behind", FREES, FREES]
+
+
+async def test_the_spare_bytes_are_given_back_when_the_next_file_is_created(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=1000, spare_bytes=500)
+    for _ in range(3):
+        bench.append(b"x" * 600)
+        await bench.flush()
+    sizes = [journal_path(tmp_path, number).stat().st_size for number in (1, 2, 3)]
+    assert sizes == [1000, 1000, 1500]
+    await bench.journal.stop()
+    found = bench.recover()
+    again = Bench(tmp_path, file_bytes=1000, spare_bytes=500, at=found.at, files=found.files)
+    again.append(b"x" * 600)
+    await again.flush()
+    await again.journal.stop()
+    assert [each.number for each in again.recover().files] == [1, 2, 3, 4]
+
+
 async def test_stopping_with_a_full_disk_abandons_unacknowledged_entries(bench: Bench) -> None:
     full(bench.disk, "allocate", ".journal")
     bench.append()

@@ -29,7 +29,7 @@ from pixy.cluster.log.peer_start_record import PeerStartRecord
 from pixy.cluster.log.recovery import RecoveredNode
 from pixy.cluster.log.relocation import Relocation
 from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateReplica
-from pixy.cluster.state import why_not_proposable
+from pixy.cluster.state import is_topic_deletion, why_not_proposable
 from pixy.errors import PixyError, Unavailable
 from pixy.metrics import Histogram
 from pixy.multiraft import (
@@ -60,6 +60,11 @@ from pixy.storage import (
 )
 
 _NO_LIMIT = 1 << 62
+_SPARE_SHARE = 4
+_SPARE_BYTES_MAX = 8 << 20
+"""Part of a journal file that is kept for deletions behind it: what waits before one must fit too,
+a flush or two, which have 4 MiB and one unit each at most.
+"""
 
 
 def _no_copies(*_: object) -> None:
@@ -173,10 +178,12 @@ class NodeLog:
                 options.journal.file_bytes,
                 at=recovered.journal.at,
                 files=recovered.journal.files,
+                spare_bytes=min(options.journal.file_bytes // _SPARE_SHARE, _SPARE_BYTES_MAX),
             ),
             on_durable=self._durable,
             on_fault=hooks.on_fault,
             on_full=hooks.on_full,
+            frees_space=is_topic_deletion,
         )
         self.incarnation = Incarnation(self.journal, recovered.journal.incarnation)
         self.peer_starts = PeerStartRecord(

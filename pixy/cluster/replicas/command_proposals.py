@@ -1,7 +1,8 @@
 """Commands that a node proposes to its raft groups by itself, or for a caller that waits.
 
 Nothing is proposed while the disk has no room for the journal: a caller hears so at once, and what
-the node does by itself is due again later.
+the node does by itself is due again later. Only what frees space is proposed all the same: the
+journal keeps some bytes for that.
 """
 
 import asyncio
@@ -40,11 +41,14 @@ class CommandProposals:
         """Drop what the node proposes by itself from here on."""
         self._stopped = True
 
-    async def run(self, replica: Replica, payload: bytes, timeout_s: float = NEVER) -> Any:
+    async def run(
+        self, replica: Replica, payload: bytes, timeout_s: float = NEVER, *, frees_space: bool = False
+    ) -> Any:
         """Run a command; durable and applied on return.
 
         Args:
             timeout_s: seconds until `DeadlineExceeded` is raised in any case.
+            frees_space: the journal may have room for it on a full disk.
 
         Raises:
             Unavailable: the disk has no room, or before `timeout_s` that no leader can be elected.
@@ -56,16 +60,23 @@ class CommandProposals:
         if refused is not None:
             raise refused
         stalled = self._log.stalled
-        if stalled is not None:
+        if stalled is not None and not frees_space:
             raise Unavailable(str(stalled))
         if timeout_s != NEVER and (reason := self._why_leaderless(group)):
             raise Unavailable(reason)
         answer: asyncio.Future[Any] = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
         self._log.driver.propose(group, EntryType.COMMAND, payload, partial(resolve, answer), deadline)
-        result = await answer
+        try:
+            # Nobody looks at the deadlines of a node that is alone.
+            async with asyncio.timeout(timeout_s if frees_space else None):
+                result = await answer
+        except TimeoutError:
+            result = DeadlineExceeded(f"not applied within {timeout_s:g} s; it may be yet")
         if isinstance(result, (DeadlineExceeded, Unavailable)) and (reason := self._why_leaderless(group)):
             raise type(result)(f"{result}: {reason}")
+        if isinstance(result, DeadlineExceeded) and self._log.stalled is not None:
+            raise DeadlineExceeded(f"{result}: {self._log.stalled}")
         if isinstance(result, PixyError):
             raise result
         return result

@@ -63,6 +63,7 @@ from pixy.cluster.state.topic_commands import (
     alter_command,
     create_command,
     delete_command,
+    is_topic_deletion,
     why_no_such_replicas,
 )
 from pixy.cluster.state.topic_config import log_options
@@ -123,6 +124,7 @@ __all__ = [
     "delete_command",
     "empty_of",
     "groups_index",
+    "is_topic_deletion",
     "log_options",
     "member_message",
     "misplaced_batch",

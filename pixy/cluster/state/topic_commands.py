@@ -5,11 +5,13 @@ Everything that can be rejected without looking at existing topics is rejected h
 
 from collections.abc import Mapping
 
-from pixy.cluster.state.metadata import check_partitions
+from pixy.cluster.state.metadata import METADATA_GROUP, check_partitions
 from pixy.cluster.state.topic import Topic
 from pixy.cluster.state.topic_config import check_option_names, check_topic_config
 from pixy.errors import InvalidArgument
 from pixy.proto.state_pb2 import AlterTopic, CreateTopic, DeleteTopic, MetadataCommand
+
+_DELETE_TAG = MetadataCommand(delete_topic=DeleteTopic()).SerializeToString()[:1]
 
 
 def create_command(name: str, topic_id: bytes, partitions: int, config: Mapping[str, str]) -> MetadataCommand:
@@ -60,6 +62,11 @@ def alter_command(
 def delete_command(name: str, topic_id: bytes = b"") -> MetadataCommand:
     """Delete a topic; without an id, whichever has the name."""
     return MetadataCommand(delete_topic=DeleteTopic(name=name, topic_id=topic_id))
+
+
+def is_topic_deletion(raft_group: int, payload: bytes | bytearray | memoryview) -> bool:
+    """True for a command of a raft group that deletes a topic, which frees space on the disk."""
+    return raft_group == METADATA_GROUP and payload[:1] == _DELETE_TAG
 
 
 def why_no_such_replicas(

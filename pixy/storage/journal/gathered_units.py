@@ -1,15 +1,18 @@
 """Units of records that the journal writes in one flush, and reports one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pixy.storage.disk import Buffer
-from pixy.storage.journal.journal_format import ENTRY_KINDS, UnitRecord, record_head
+from pixy.storage.journal.journal_format import ENTRY_KINDS, UnitRecord, command_group, record_head
 
 _TOLD_UNITS_MAX = 64
 _TOLD_BYTES_MAX = 64 << 10
 """Limits of the units reported per loop iteration, at least one. Their callbacks take 1 or 2 ms."""
+
+FreesSpace = Callable[[int, Buffer], bool]
+"""True for a command, by raft group and payload, that frees space on the disk."""
 
 
 @dataclass(slots=True)
@@ -25,6 +28,7 @@ class GatheredUnits:
         lowest, highest: indexes of the entries, by raft group.
         since: loop time of the first unit.
         told, told_buffers: number of units that are reported, and of their buffers.
+        may_use_spare: they may be written to the spare bytes of a file.
     """
 
     buffers: list[Buffer] = field(default_factory=list)
@@ -36,6 +40,7 @@ class GatheredUnits:
     since: float = 0.0
     told: int = 0
     told_buffers: int = 0
+    may_use_spare: bool = False
 
     def add(self, records: Sequence[UnitRecord]) -> None:
         """Add the records of the unit whose token is added next."""
@@ -52,6 +57,15 @@ class GatheredUnits:
         """Note an entry in `lowest` and `highest`."""
         self.lowest[raft_group] = min(index, self.lowest.get(raft_group, index))
         self.highest[raft_group] = max(index, self.highest.get(raft_group, index))
+
+    def has_command(self, is_wanted: FreesSpace) -> bool:
+        """True if there is a command that is wanted."""
+        return any(
+            raft_group is not None and is_wanted(raft_group, payload)
+            for raft_group, payload in zip(
+                map(command_group, self.buffers[::2]), self.buffers[1::2], strict=True
+            )
+        )
 
     def next_tokens(self) -> list[Any]:
         """Tokens of the next units, those to report in one iteration."""

@@ -21,6 +21,12 @@ nothing outstanding is acknowledged and `on_fault` ends the process; recovery de
 while a file is created is not such a fault: nothing of the flush was written, so it waits and is
 retried, and `blocked` has the reason meanwhile.
 
+On a disk that stays full, commands that free space are the way out. So the newest file has spare
+bytes behind those that every flush may use. While the disk is full and such a command waits, the
+flushes before it and its own go there. The spare bytes of a file are given back when the next file
+is created. They hold what the file holds: their blocks are the journal's already, so nobody else
+can take them, and a start knows no difference.
+
 A file is allocated when it is created, but a file system records for each block whether it was ever
 written, and the sync of a block's first write waits for that record too: it takes half as long
 again. So the first small flush in a stretch of the file also writes zeros up to the end of the
@@ -43,7 +49,7 @@ from pixy.errors import Unavailable
 from pixy.metrics import TIME_BOUNDS, Histogram
 from pixy.records import crc32c
 from pixy.storage.disk import DIRECT_BYTES_MIN, Buffer, Disk, Done, File, Worker, is_disk_full
-from pixy.storage.journal.gathered_units import GatheredUnits
+from pixy.storage.journal.gathered_units import FreesSpace, GatheredUnits
 from pixy.storage.journal.journal_files import (
     EMPTY_JOURNAL,
     JournalFile,
@@ -94,6 +100,7 @@ class JournalOptions:
         directory: existing directory of its files.
         owner: cluster id (16 bytes) and node id, written to every file.
         file_bytes: size at which a file is full.
+        spare_bytes: bytes behind them, for commands that free space.
         at: the end found by recovery.
         files: the files found by recovery, oldest first.
     """
@@ -103,6 +110,7 @@ class JournalOptions:
     file_bytes: int
     at: JournalPosition = EMPTY_JOURNAL
     files: Sequence[JournalFile] = ()
+    spare_bytes: int = 0
 
 
 class Journal:
@@ -116,6 +124,7 @@ class Journal:
             once.
         on_fault: called with the error when nothing can be made durable any more.
         on_full: called when the disk is full.
+        frees_space: tells of a command, by raft group and payload, that it frees space.
 
     Attributes:
         files: its files, oldest first, with the flushes that are reported or being reported.
@@ -137,15 +146,18 @@ class Journal:
         on_durable: Callable[[list[Any]], None],
         on_fault: Callable[[BaseException], None],
         on_full: Callable[[], None] = lambda: None,
+        frees_space: FreesSpace = lambda _, __: False,
     ) -> None:
         self._disk = disk
         self._worker = worker
         self._directory = options.directory
         self._owner = options.owner
         self._file_bytes = options.file_bytes
+        self._spare_bytes = options.spare_bytes
         self._on_durable = on_durable
         self._on_fault = on_fault
         self._on_full = on_full
+        self._frees_space = frees_space
         self._loop = asyncio.get_running_loop()
         # From here to `_at`: used only by the flush in progress, also on the worker. The newest
         # file, and the bytes allocated for it.
@@ -314,6 +326,13 @@ class Journal:
         def done(written: _Written | None, error: BaseException | None) -> None:
             if error is None:
                 self._flushed(written, gathered)
+            elif (
+                isinstance(error, _DiskFullError)
+                and not gathered.may_use_spare
+                and self._waits_to_free_space()
+            ):
+                gathered.may_use_spare = True
+                self._submit(gathered)
             elif isinstance(error, _DiskFullError):
                 self.blocked = Unavailable(f"the disk is full: {error}")
                 if self._telling is None:
@@ -328,10 +347,17 @@ class Journal:
         if not self._begin_write(gathered, done):
             self._worker.submit(lambda: self._write(gathered), done)
 
+    def _waits_to_free_space(self) -> bool:
+        """True if a command that frees space is not written yet."""
+        waiting = [*self._full, self._gathered]
+        if self._flushing is not None:
+            waiting.append(self._flushing)
+        return any(each.has_command(self._frees_space) for each in waiting)
+
     def _begin_write(self, gathered: GatheredUnits, done: Done) -> bool:
         """Write a flush without the worker's thread; False if that is not possible."""
         _, position, _ = self._at
-        if self._file is None or position + FLUSH_FRAME_BYTES + gathered.bytes > self._size:
+        if self._file is None or position + FLUSH_FRAME_BYTES + gathered.bytes > self._limit:
             return False
         buffers = self._buffers(gathered)
 
@@ -415,6 +441,13 @@ class Journal:
 
     # --- on the worker ----------------------------------------------------------------------------
 
+    @property
+    def _limit(self) -> int:
+        """End of the bytes of the newest file that every flush may use."""
+        if self._size <= self._file_bytes:
+            return self._size  # of a release, or with an option, without spare bytes
+        return max(self._file_bytes, self._size - self._spare_bytes)
+
     def _write(self, gathered: GatheredUnits) -> _Written:
         number, position, flush_number = self._at
         needed = FLUSH_FRAME_BYTES + gathered.bytes
@@ -422,10 +455,18 @@ class Journal:
         if self._file is None and number and self._continues:
             self._file = self._disk.open(journal_path(self._directory, number))
             self._size = self._file.size()
-        fits = position + needed <= self._size
+        fits = position + needed <= (self._size if gathered.may_use_spare else self._limit)
         if self._file is None or (not fits and position > FILE_HEADER_BYTES):
             number += 1
-            self._create_file(number, max(self._file_bytes, FILE_HEADER_BYTES + needed))
+            size = max(self._file_bytes, FILE_HEADER_BYTES + needed) + self._spare_bytes
+            try:
+                self._create_file(number, size)
+            except _DiskFullError as error:
+                if not gathered.may_use_spare:
+                    raise
+                raise _DiskFullError(
+                    f"{error}; what is kept for deletions does not suffice: make room for {size} bytes by other means"
+                ) from error
             position = FILE_HEADER_BYTES
             new_files.append(number)
             self._at = JournalPosition(number, position, flush_number)
@@ -459,6 +500,8 @@ class Journal:
         file.sync()
         self._disk.sync_directory(self._directory)
         if self._file is not None:
+            if self._at.position <= self._limit < self._size:
+                self._file.truncate(self._limit)
             self._file.close()
         self._file, self._size, self._written_to = file, size, 0
 

@@ -90,7 +90,7 @@ pack_identified = struct.Struct("<BBHQQQQIIQ").pack
 pack_unidentified = struct.Struct("<BBHQQQQ16x").pack
 """Encodes the rest of it, without a proposal."""
 _PROPOSAL = struct.Struct("<IIQ")
-_PROPOSAL_AT = 44
+_KIND_AT, _GROUP_AT, _PROPOSAL_AT = 8, 12, 44
 
 Buffer = bytes | bytearray | memoryview
 
@@ -296,6 +296,13 @@ def record_head(record: UnitRecord) -> bytes:
         node, start, number = proposal
         rest = pack_identified(kind, entry_type, 0, raft_group, index, term, commit, node, start, number)
     return pack_start(len(payload), crc32c(payload, crc32c(rest))) + rest
+
+
+def command_group(head: Buffer) -> int | None:
+    """Raft group of a command, by the encoded head of its record; None of another record."""
+    if head[_KIND_AT] != RecordKind.ENTRY or head[_KIND_AT + 1] != EntryType.COMMAND:
+        return None
+    return int.from_bytes(head[_GROUP_AT : _GROUP_AT + 8], "little")
 
 
 class FlushScan:
