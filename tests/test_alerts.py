@@ -36,6 +36,7 @@ GAUGES: dict[str, dict[str, str]] = {
     "PixyReplicasBehind": {f"pixy_replicas_behind{{{NODE}}}": "3x60 0x120"},
     "PixyReplicasDamaged": {f"pixy_replicas_damaged{{{NODE}}}": "1x60 0x120"},
     "PixyUnderReplicated": {f"pixy_under_replicated_topics{{{HERE}}}": "1x60 0x120"},
+    "PixyMovesWait": {f"pixy_waiting_moves{{{HERE}}}": "2x60 0x120"},
     "PixyNodeTroubled": {f"pixy_node_troubles{{{NODE}}}": "1x60 0x120"},
     "PixyDiskFillsUp": {
         f"pixy_disk_free_bytes{{{NODE}}}": "5x60 50x120",

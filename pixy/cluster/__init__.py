@@ -25,7 +25,7 @@ from pixy.cluster.peering import (
 )
 from pixy.cluster.publications import pieces_of, staged_error
 from pixy.cluster.replicas import check_journal_reaches, check_reset
-from pixy.cluster.snapshots import SnapshotCounts
+from pixy.cluster.snapshots import TransferCounts
 from pixy.cluster.state import (
     FIRST_GROUPS_GROUP,
     METADATA_GROUP,
@@ -52,6 +52,7 @@ from pixy.cluster.state import (
 from pixy.cluster.status import (
     ClusterStatus,
     DiskSpace,
+    MoveStatus,
     NodeStatus,
     RaftGroupStatus,
     encode_status,
@@ -88,6 +89,7 @@ __all__ = [
     "MetadataState",
     "MovePlan",
     "MoveRequest",
+    "MoveStatus",
     "MovesPlanned",
     "Node",
     "NodeObserver",
@@ -101,11 +103,11 @@ __all__ = [
     "RemotePartition",
     "ReplicaCalls",
     "SinksState",
-    "SnapshotCounts",
     "StateReplica",
     "SurvivingGroup",
     "Topic",
     "TopicOwners",
+    "TransferCounts",
     "check_journal_reaches",
     "check_reset",
     "encode_status",

@@ -64,7 +64,7 @@ from pixy.cluster.replicas import (
     StateGroups,
     group_name,
 )
-from pixy.cluster.snapshots import SnapshotCounts
+from pixy.cluster.snapshots import TransferCounts
 from pixy.cluster.state import MOVES_LEVEL, ClusterLimits, Process
 from pixy.cluster.state_listener import StateListener
 from pixy.cluster.status import (
@@ -779,9 +779,14 @@ class Node:
         return None if self._reports is None else self._log.counters
 
     @property
-    def snapshot_counts(self) -> SnapshotCounts | None:
+    def snapshot_counts(self) -> TransferCounts | None:
         """See `NodePeers`, None for a node that never has peers."""
         return None if self.peers is None else self.peers.snapshot_counts
+
+    @property
+    def copy_counts(self) -> TransferCounts | None:
+        """See `NodePeers`, None for a node that never has peers."""
+        return None if self.peers is None else self.peers.copy_counts
 
     async def status(self) -> ClusterStatus:
         """Status of the cluster, with what the other nodes know of raft groups."""

@@ -17,7 +17,7 @@ from pixy.backend import Backend, OffsetRange, TopicDescription
 from pixy.cluster import ClusterStatus, Node, problems
 from pixy.config import ManagementConfig
 from pixy.errors import PixyError
-from pixy.management.peer_samples import add_snapshots
+from pixy.management.peer_samples import add_transfers
 from pixy.management.status_samples import status_samples
 from pixy.metrics import OTHER, Registry, Sample, TopCounts, largest
 from pixy.proxy import Proxy
@@ -114,9 +114,11 @@ class ClusterSamples:
             }.items():
                 registry.add(name, lambda number=number: (Sample((cluster,), number),))  # type: ignore[misc]
 
-        snapshots = None if self._node is None else self._node.snapshot_counts
-        if snapshots is not None:
-            add_snapshots(registry, cluster, snapshots)
+        if self._node is not None:
+            transfers = {"snapshots": self._node.snapshot_counts, "copies": self._node.copy_counts}
+            for what, transferred in transfers.items():
+                if transferred is not None:
+                    add_transfers(registry, cluster, what, transferred)
 
     # --- gathering --------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pixy.cluster import SnapshotCounts
+from pixy.cluster import TransferCounts
 from pixy.metrics import Registry, Sample
 from pixy.peers import PeerTraffic
 
@@ -20,15 +20,9 @@ def add_traffic(registry: Registry, traffic: Iterable[tuple[str, int, PeerTraffi
         _add(registry, (cluster, str(node_id)), numbers)
 
 
-def add_snapshots(registry: Registry, cluster: str, counts: SnapshotCounts) -> None:
-    """Add the snapshots of a cluster."""
-    numbers = {
-        "pixy_snapshots_sent_total": counts.sent,
-        "pixy_snapshots_sent_bytes_total": counts.sent_bytes,
-        "pixy_snapshots_fetched_total": counts.fetched,
-        "pixy_snapshots_fetched_bytes_total": counts.fetched_bytes,
-        "pixy_snapshots_failed_total": counts.failed,
-    }
+def add_transfers(registry: Registry, cluster: str, what: str, counts: TransferCounts) -> None:
+    """Add the `snapshots` or the `copies` of a cluster."""
+    numbers = {f"pixy_{what}_{name}_total": number for name, number in counts._asdict().items()}
     _add(registry, (cluster,), numbers)
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from pixy.aio.steps import in_steps
-from pixy.cluster import ClusterStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster import ClusterStatus, MoveStatus, NodeStatus, RaftGroupStatus
 from pixy.metrics import Sample
 
 
@@ -31,6 +31,11 @@ async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, l
     found["pixy_raft_groups_without_leader"] = [Sample((cluster,), leaderless)]
     found["pixy_raft_term"] = [Sample((cluster,), max((group.term for group in status.groups), default=0))]
     found["pixy_under_replicated_topics"] = [Sample((cluster,), len(status.under_replicated))]
+    found["pixy_moves"] = [
+        Sample((cluster, reason), number)
+        for reason, number in Counter(move.reason for move in status.moves).items()
+    ]
+    found["pixy_waiting_moves"] = [Sample((cluster,), sum(_waits(move) for move in status.moves))]
     found["pixy_cut_links"] = [Sample((cluster,), len(status.cut_links))]
     found["pixy_node_info"] = [
         Sample((cluster, str(node.node_id), node.version, node.rack), 1) for node in nodes
@@ -46,6 +51,11 @@ async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, l
         }
         for name, number in numbers.items():
             found.setdefault(name, []).append(Sample(labels, number))
+
+
+def _waits(move: MoveStatus) -> bool:
+    """True if something keeps a move from going on."""
+    return bool(move.waits) or any(copy.waits for copy in move.copies)
 
 
 def _behind(group: RaftGroupStatus) -> list[int]:

@@ -214,6 +214,8 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
             _gauge(
                 "pixy_under_replicated_topics", "Topics with fewer replicas than they should have", "cluster"
             ),
+            _gauge("pixy_moves", "Partitions that move to other nodes, by reason", "cluster", "reason"),
+            _gauge("pixy_waiting_moves", "Those of them that something keeps from going on", "cluster"),
             _counter(
                 "pixy_raft_leader_changes_total",
                 "Leaders that this node has heard of anew, of all raft groups",
@@ -229,7 +231,8 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
     (
         "Between nodes",
         "What this node exchanges with others; the label `node` is the other one. Snapshots are those of "
-        "state groups, which a node fetches that lacks more than the journals of others reach back.",
+        "state groups, and copies those of partitions, which a node fetches that lacks more than the "
+        "journals of others reach back, or gets a replica.",
         (
             _counter("pixy_peer_sent_bytes_total", "Bytes of frames that were sent to a node", *_OF_NODE),
             _counter("pixy_peer_received_bytes_total", "Bytes that a node has sent", *_OF_NODE),
@@ -245,6 +248,15 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
             _counter("pixy_snapshots_fetched_total", "Snapshots that this node has fetched", "cluster"),
             _counter("pixy_snapshots_fetched_bytes_total", "Bytes of snapshots that have come", "cluster"),
             _counter("pixy_snapshots_failed_total", "Fetches of snapshots that were given up", "cluster"),
+            _counter(
+                "pixy_copies_sent_total", "Copies of partitions that other nodes have fetched here", "cluster"
+            ),
+            _counter("pixy_copies_sent_bytes_total", "Bytes of copies sent to other nodes", "cluster"),
+            _counter(
+                "pixy_copies_fetched_total", "Copies of partitions that this node has fetched", "cluster"
+            ),
+            _counter("pixy_copies_fetched_bytes_total", "Bytes of copies that have come", "cluster"),
+            _counter("pixy_copies_failed_total", "Attempts to fetch a copy that have failed", "cluster"),
         ),
     ),
     (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster import Node
+from pixy.cluster import Node, TransferCounts
 from pixy.cluster.log import PartitionReplica, StateReplica
 from pixy.cluster.replicas import Partitions
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
@@ -31,6 +31,13 @@ async def joined(cluster: NodeCluster) -> ClusterNode:
     node = await cluster.add()
     await until(lambda: all(node.id in each.node.metadata.started for each in cluster.nodes.values()))
     return node
+
+
+def counts(node: ClusterNode) -> TransferCounts:
+    """Copies that a node has sent and fetched."""
+    found = node.node.copy_counts
+    assert found is not None
+    return found
 
 
 def test_a_lone_node_with_data_becomes_three_under_load(tmp_path: Path) -> None:
@@ -86,6 +93,11 @@ def test_a_replica_is_replaced_by_one_on_another_node(tmp_path: Path) -> None:
         await begin_move(cluster[1], (1, 2, other.id))
         await until_moved([*cluster.nodes.values()], (1, 2, other.id))
         assert await other.values() == VALUES
+        await until(lambda: sum(counts(each).sent for each in cluster.nodes.values()) == 1)
+        fetched = counts(other)
+        assert (fetched.fetched, fetched.failed, fetched.sent) == (1, 0, 0)
+        sent_bytes = sum(counts(each).sent_bytes for each in cluster.nodes.values())
+        assert sent_bytes == fetched.fetched_bytes > sum(map(len, VALUES))
 
     run_cluster(scenario, tmp_path)
 

@@ -109,7 +109,12 @@ async def test_everything_that_happens_is_counted(tmp_path: Path) -> None:
         )
         names = {name.removesuffix(end) for name, _ in found for end in ("", "_bucket", "_sum", "_count")}
         # There was nothing to say about these.
-        silent = {"pixy_node_silent_seconds", "pixy_http_requests_total", "pixy_http_duration_seconds"}
+        silent = {
+            "pixy_node_silent_seconds",
+            "pixy_moves",
+            "pixy_http_requests_total",
+            "pixy_http_duration_seconds",
+        }
         of_peers = {name for name in FAMILIES if name.startswith("pixy_peer_")}
         assert FAMILIES.keys() - names == silent | of_peers
 

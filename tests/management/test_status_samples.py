@@ -1,10 +1,12 @@
 """pixy/management/status_samples.py: what `pixy cluster status` says, as numbers."""
 
-from pixy.cluster import ClusterStatus, NodeStatus, RaftGroupStatus
-from pixy.cluster.status.status import DamagedReplica, DiskSpace, MemberState, MemberStatus
+from pixy.cluster import ClusterStatus, MoveStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster.status.status import CopyStatus, DamagedReplica, DiskSpace, MemberState, MemberStatus
 from pixy.management.status_samples import status_samples
 from pixy.metrics import Sample
+from pixy.records import TopicPartition
 
+T0, T2, T3 = (TopicPartition("t", number) for number in (0, 2, 3))
 STATUS = ClusterStatus(
     b"c",
     nodes=(
@@ -35,6 +37,12 @@ STATUS = ClusterStatus(
     ),
     under_replicated=("t",),
     cut_links=((1, 2), (1, 3)),
+    can_move=True,
+    moves=(
+        MoveStatus(9, T0, "replace", (1, 2, 3), (1, 2, 5), copies=(CopyStatus(5, 10, 100),)),
+        MoveStatus(11, T2, "replace", (1, 3), (1, 5), copies=(CopyStatus(5, waits="its disk is full"),)),
+        MoveStatus(12, T3, "move", (1, 3), (1, 2), waits="node 2 cannot be reached"),
+    ),
 )
 
 
@@ -53,6 +61,11 @@ async def test_everything_that_is_a_number_in_a_status_is_a_sample() -> None:
         "pixy_raft_term": 12,
         "pixy_under_replicated_topics": 1,
         "pixy_cut_links": 2,
+        "pixy_waiting_moves": 2,
+    }
+    assert {each.labels: each.value for each in found.pop("pixy_moves")} == {
+        ("c", "replace"): 2,
+        ("c", "move"): 1,
     }
     of_nodes = {
         name: {each.labels[1]: each.value for each in samples}

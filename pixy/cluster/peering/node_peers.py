@@ -53,10 +53,10 @@ from pixy.cluster.snapshots import (
     CopyMethod,
     CopyServing,
     FetchingOptions,
-    SnapshotCounts,
     SnapshotFetching,
     SnapshotServing,
     StagedPieces,
+    TransferCounts,
 )
 from pixy.cluster.state import (
     COPIES_LEVEL,
@@ -270,12 +270,22 @@ class NodePeers:
         return self._search.waiting_for
 
     @property
-    def snapshot_counts(self) -> SnapshotCounts | None:
+    def snapshot_counts(self) -> TransferCounts | None:
         """Snapshots that this node has sent and fetched, None until it has a log."""
         if self._log is None:
             return None
         serving, fetching = self._serving, self._fetching
-        return SnapshotCounts(
+        return TransferCounts(
+            serving.sent, serving.sent_bytes, fetching.fetched, fetching.fetched_bytes, fetching.failed
+        )
+
+    @property
+    def copy_counts(self) -> TransferCounts | None:
+        """Copies of partitions that this node has sent and fetched, None until it has a log."""
+        if self._log is None:
+            return None
+        serving, fetching = self._copies, self._fetched_copies
+        return TransferCounts(
             serving.sent, serving.sent_bytes, fetching.fetched, fetching.fetched_bytes, fetching.failed
         )
 

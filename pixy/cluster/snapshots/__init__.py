@@ -6,9 +6,9 @@ What a snapshot means for a raft group is in `pixy.multiraft`.
 from pixy.cluster.snapshots.copy_fetching import CopyFetching, StagedPieces
 from pixy.cluster.snapshots.copy_pulling import CopyFetchingOptions, CopyMethod
 from pixy.cluster.snapshots.copy_serving import CopyServing
-from pixy.cluster.snapshots.snapshot_counts import SnapshotCounts
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshots.snapshot_serving import SnapshotServing
+from pixy.cluster.snapshots.transfer_counts import TransferCounts
 
 __all__ = [
     "CopyFetching",
@@ -16,8 +16,8 @@ __all__ = [
     "CopyMethod",
     "CopyServing",
     "FetchingOptions",
-    "SnapshotCounts",
     "SnapshotFetching",
     "SnapshotServing",
     "StagedPieces",
+    "TransferCounts",
 ]

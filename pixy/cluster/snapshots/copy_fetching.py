@@ -122,6 +122,9 @@ class CopyFetching:
         is_source: tells whether a node can give copies.
         on_fault: called with an unexpected exception.
         options: see `CopyFetchingOptions`.
+
+    Attributes:
+        fetched, failed: see `TransferCounts`.
     """
 
     def __init__(
@@ -152,6 +155,7 @@ class CopyFetching:
         # Why a copy was not possible, as it was logged last, by raft group.
         self._told: dict[int, str] = {}
         self._stopped = False
+        self.fetched = self.failed = 0
         partitions.on_installed = self._installed
         partitions.on_departed = self._departed
         # Copies that a start has found, and how often their replicas were looked at since.
@@ -162,6 +166,11 @@ class CopyFetching:
         self._stopped = True
         self._missing.stop()
         await self._tasks.cancel_all()
+
+    @property
+    def fetched_bytes(self) -> int:
+        """See `TransferCounts`."""
+        return self._pulling.fetched_bytes
 
     def progress(self, raft_group: int) -> tuple[CopyProgress | None, str]:
         """Progress of the copy of a partition, None while there is none; and why not, if the last
@@ -230,6 +239,7 @@ class CopyFetching:
         group = replica.group
         if group is None or group.removed is not None:
             return
+        self.fetched += 1
         topic, partition = replica.partition
         log.info(
             "a replica was copied, and goes on",
@@ -356,6 +366,7 @@ class CopyFetching:
             keeps, reason = False, str(error)
         except PixyError as error:
             keeps, reason = True, str(error)
+        self.failed += bool(reason) and not replica.deleted
         if not keeps or replica.deleted:
             await self._remove(staged)
         if reason and not replica.deleted and self._told.get(replica.raft_group) != reason:

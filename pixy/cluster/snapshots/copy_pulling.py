@@ -206,6 +206,9 @@ class CopyPulling:
         call: see `CopyCall`.
         tasks: the tasks of the caller.
         options: see `CopyFetchingOptions`.
+
+    Attributes:
+        fetched_bytes: see `TransferCounts`.
     """
 
     def __init__(self, node_log: NodeLog, call: CopyCall, tasks: Tasks, options: CopyFetchingOptions) -> None:
@@ -215,6 +218,7 @@ class CopyPulling:
         self._options = options
         self._bucket = TokenBucket(options.bytes_per_second, options.bytes_per_second / 4)
         self._loop = asyncio.get_running_loop()
+        self.fetched_bytes = 0
 
     async def pull(self, copy: PartialCopy, nodes: Iterable[int]) -> None:
         """Fetch all records of a copy, from one node after the other.
@@ -287,6 +291,7 @@ class CopyPulling:
                 await run_on(self._log.copying, partial(copy.take, answer, size))
                 sources.progressed()
                 copy.progress.add(len(answer.data), self._loop.time())
+                self.fetched_bytes += len(answer.data)
                 await self._pace(len(answer.data))
         finally:
             if ahead is not None:

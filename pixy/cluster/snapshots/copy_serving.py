@@ -59,6 +59,9 @@ class CopyServing:
         partitions: its partitions.
         heard: called with a raft group and a node that copies its replica from here.
         options: see `CopyServingOptions`.
+
+    Attributes:
+        sent, sent_bytes: see `TransferCounts`.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class CopyServing:
         # Replica and log of each session.
         self._replicas: dict[int, tuple[PartitionReplica, PartitionLog]] = {}
         self._loop = asyncio.get_running_loop()
+        self.sent = self.sent_bytes = 0
 
     def stop(self) -> None:
         """End all sessions."""
@@ -157,6 +161,7 @@ class CopyServing:
                 self._partitions.set_fault(replica, error)
             raise
         self._heard_of(replica, caller)
+        self.sent_bytes += len(chunk)
         segment = wanted.segment
         run_crc, run_position = session.served(segment.base_offset, position, chunk, crc)
         return FetchCopyResponse(
@@ -177,7 +182,9 @@ class CopyServing:
         """
         request = EndCopyRequest.FromString(payload)
         session = self._sessions.use(request.session, caller, self._loop.time())
-        if not request.success:
+        if request.success:
+            self.sent += 1
+        else:
             topic, partition = self._replicas[session.number][0].partition
             log.info(
                 "a node has broken off a copy from here",

@@ -69,7 +69,7 @@ class SnapshotFetching:
         on_fault: called with an unexpected exception.
 
     Attributes:
-        fetched, fetched_bytes, failed: see `SnapshotCounts`.
+        fetched, fetched_bytes, failed: see `TransferCounts`.
     """
 
     def __init__(self, call: Call, options: FetchingOptions, on_fault: OnFault) -> None:

@@ -66,7 +66,7 @@ class SnapshotServing:
         files: the thread that reads.
 
     Attributes:
-        sent, sent_bytes: see `SnapshotCounts`.
+        sent, sent_bytes: see `TransferCounts`.
         sweeps: called with the time once a second.
     """
 
