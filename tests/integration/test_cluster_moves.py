@@ -163,6 +163,25 @@ def test_a_node_that_is_killed_for_good_is_replaced_unless_that_is_switched_off(
         assert (replicas(others[0]), len(others[0].status().moves)) == (before, 0)
 
 
+@pytest.mark.parametrize("killed", ["destination", "leader of a partition that moves", "leader of metadata"])
+def test_moves_go_on_when_a_node_is_killed_and_comes_back(cluster: Cluster, killed: str) -> None:
+    start(cluster, 1, 2, 3)
+    spare = join(cluster, 4)
+    topic = LoadedCluster(cluster, TOPIC, PARTITIONS)
+    ids, drained = cluster.ids(), topic.leader()
+    kept = {node_id for node_id, node in ids.items() if node is not drained}
+    node = {"destination": ids[spare], "leader of metadata": cluster.leader("metadata")}.get(killed, drained)
+    others = cluster.others(node)
+    with loaded(cluster, topic, others):
+        pixy(others[0], "cluster", "drain", str(cluster.id_of(drained)), "--yes")
+        until_blocking(lambda: others[0].status().moves, cluster.logs)
+        node.kill()
+        node.start_nowait()
+        wait_replicas(cluster, others[0], kept)
+        node.wait_serving()
+    cluster.wait_in_sync()
+
+
 def test_all_nodes_are_replaced_one_after_the_other(cluster: Cluster) -> None:
     start(cluster, 1, 2, 3)
     with loaded(cluster):
