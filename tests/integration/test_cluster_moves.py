@@ -16,6 +16,7 @@ from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import proxy_config
 from tests.integration.loaded import LoadedCluster
 from tests.integration.moving_daemon import MOVING
+from tests.integration.namespaces import Namespaces
 from tests.integration.producers import Producers
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.long]
@@ -143,6 +144,30 @@ def test_a_node_is_drained(cluster: Cluster) -> None:
         until_blocking(lambda: any(goes in each for each in replicas(asked)), cluster.logs)
         assert spare in ids
         until_blocking(lambda: not asked.status().moves, cluster.logs)
+
+
+def test_a_node_is_drained_while_another_one_is_cut_off(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 4, Namespaces(4), config=SHORT, program=MOVING) as cluster:
+        start(cluster, 1, 2, 3, 4)
+        topic = LoadedCluster(cluster, TOPIC, PARTITIONS)
+        drained = topic.leader()
+        away, asked, other = cluster.others(drained)
+        goes, kept = cluster.id_of(drained), {*cluster.ids()} - {cluster.id_of(drained)}
+
+        def has_only_what_it_keeps() -> bool:
+            status = asked.status()
+            node = next(each for each in status.nodes if each.node_id == goes)
+            return node.replicas == node.kept_replicas == 1 and not status.moves
+
+        with loaded(cluster, topic, [asked, other]):
+            for node in (drained, asked, other):
+                cluster.network.cut(away.number, node.number)
+                cluster.network.cut(node.number, away.number)
+            until_blocking(lambda: not all(each.up for each in asked.status().nodes), cluster.logs)
+            pixy(asked, "cluster", "drain", str(goes), "--yes")
+            until_blocking(has_only_what_it_keeps, lambda: f"{asked.status()}; logs:\n{cluster.logs()}")
+            cluster.network.heal()
+            wait_replicas(cluster, asked, kept)
 
 
 @pytest.mark.parametrize("replace_after", ["5s", "0s"])
