@@ -9,8 +9,7 @@ from pixy.rpc.factory import GrpcFactory
 from pixy.rpc.health import HEALTH, Health
 from pixy.rpc.interception import CallHead, Interceptor
 from pixy.rpc.joined import AnswerParts, JoinedMessage, join_in_steps
-from pixy.rpc.large_fields import Parted, parse_with, serialize_with
-from pixy.rpc.messages import Serialized, pack_message, pack_prefix
+from pixy.rpc.messages import pack_message, pack_prefix
 from pixy.rpc.methods import Cancellable, Handler, LargeFields, Maxima, Method, Service
 from pixy.rpc.reflection import Reflection
 from pixy.rpc.status import GrpcError, Status
@@ -31,9 +30,7 @@ __all__ = [
     "LargeFields",
     "Maxima",
     "Method",
-    "Parted",
     "Reflection",
-    "Serialized",
     "Service",
     "Status",
     "StreamCall",
@@ -42,6 +39,4 @@ __all__ = [
     "join_in_steps",
     "pack_message",
     "pack_prefix",
-    "parse_with",
-    "serialize_with",
 ]

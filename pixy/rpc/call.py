@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from pixy.client_address import client_address
 from pixy.http2 import Delivery, Field, ResponseTemplate
+from pixy.large_fields import Serialized
 from pixy.rpc.call_host import CallHost
 from pixy.rpc.field_limits import SMALL_REQUEST_BYTES
 from pixy.rpc.headers import ANSWER_HEADERS, CallHeaders
@@ -25,7 +26,6 @@ from pixy.rpc.messages import (
     PREFIX_BYTES,
     Encoding,
     MessageReader,
-    Serialized,
     pack_message,
     pack_pieces,
     unpack_prefix,

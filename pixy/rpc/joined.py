@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pixy.aio.steps import in_steps
-from pixy.rpc.messages import Serialized
+from pixy.large_fields import Serialized
 from pixy.rpc.status import GrpcError, Status
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ import zlib
 from enum import Enum
 from typing import cast
 
+from pixy.large_fields import Serialized
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.unpacking import Unpacker
 
@@ -34,9 +35,6 @@ _GZIP_LEVEL = 1
 
 _KEPT_BYTES = 4096
 """Smaller pieces of a message are copied: as objects they would take more memory than bytes."""
-
-Serialized = list[bytes | bytearray | memoryview]
-"""The bytes of a message, in pieces that follow each other."""
 
 
 class Encoding(Enum):

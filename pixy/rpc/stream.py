@@ -17,10 +17,11 @@ from google.protobuf.message import DecodeError
 
 from pixy.aio.futures import reject, resolve
 from pixy.http2 import Delivery
+from pixy.large_fields import Serialized
 from pixy.rpc.call import NOT_A_MESSAGE, Call
 from pixy.rpc.call_host import CallHost
 from pixy.rpc.headers import CallHeaders
-from pixy.rpc.messages import MessageReader, Serialized, pack_pieces
+from pixy.rpc.messages import MessageReader, pack_pieces
 from pixy.rpc.methods import Message
 from pixy.rpc.status import OK_TRAILERS, GrpcError, Status, status_fields
 from pixy.rpc.unpacking import Unpacker

@@ -12,10 +12,10 @@ import random
 from google.protobuf.message import DecodeError
 
 from pixy.http2.headers import encode_headers
+from pixy.large_fields import parse_with
 from pixy.proto.pixy_log_pb2 import AppendRequest
 from pixy.rpc import GrpcError
 from pixy.rpc.headers import read_timeout
-from pixy.rpc.large_fields import parse_with
 from pixy.rpc.messages import PREFIX_BYTES, Encoding, MessageReader
 from pixy.rpc.metadata import decode_metadata, encode_metadata
 from pixy.rpc.status import status_fields

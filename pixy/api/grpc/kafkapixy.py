@@ -22,6 +22,7 @@ from pixy.api.grpc.requests import (
 from pixy.backend import OffsetCommit, TopicDescription
 from pixy.consume import Offer
 from pixy.errors import PixyError
+from pixy.large_fields import serialize_with
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proxy import PartitionOffsets, Proxy
 from pixy.rpc import (
@@ -33,7 +34,6 @@ from pixy.rpc import (
     UnaryCall,
     answer_all,
     join_in_steps,
-    serialize_with,
 )
 
 

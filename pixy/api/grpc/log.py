@@ -15,6 +15,7 @@ from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.staging import StagingMethods, partition_batches, topic_versions
 from pixy.backend import TopicDescription, TopicPartition
 from pixy.errors import InvalidArgument
+from pixy.large_fields import Parted, Serialized, parse_with, serialize_with
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import (
     Appended,
@@ -29,14 +30,10 @@ from pixy.proxy import (
 from pixy.rpc import (
     Handler,
     JoinedMessage,
-    Parted,
-    Serialized,
     Service,
     StreamCall,
     UnaryCall,
     join_in_steps,
-    parse_with,
-    serialize_with,
 )
 
 _STATES = {

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from pixy.aio.steps import in_steps
 from pixy.api.grpc.refusals import proxy_of
 from pixy.backend import StageSeal, TopicPartition
+from pixy.large_fields import Parted
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import PartitionBatches, Proxy, TopicVersion
-from pixy.rpc import Handler, Parted, UnaryCall
+from pixy.rpc import Handler, UnaryCall
 
 
 async def partition_batches(

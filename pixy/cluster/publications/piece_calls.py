@@ -20,6 +20,7 @@ from pixy.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from pixy.large_fields import serialize_with
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse, PieceBytes, PutPiecesRequest
 from pixy.raft.quorum import is_majority
 from pixy.staging import NewPiece, PieceKey, Pieces
@@ -196,7 +197,7 @@ class PieceCalls:
             batches = await self._pieces.read(key, request.position, size)
         except NotFound:
             return GetPieceResponse().SerializeToString()
-        return GetPieceResponse(found=True, batches=batches).SerializeToString()
+        return b"".join(serialize_with(GetPieceResponse(found=True), "batches", [batches]))
 
 
 def _requests(pieces: Iterable[NewPiece]) -> list[PutPiecesRequest]:

@@ -24,7 +24,7 @@ MORE_SEEDS = range(121, 351)
 """Run one by one while a rare state is missing: a change of the log moves it to other seeds."""
 LONG_S = 3000.0
 """More than the seeds take on a busy machine."""
-LEAST = {
+LEAST: dict[str, int] = {
     **{kind.text: 5 for kind in FaultKind},
     "commands answered from the rows": 5,
     "deadlines exceeded": 10,

@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pixy.large_fields import Parted, Serialized, parse_with, serialize_with
 from pixy.proto.pixy_log_pb2 import (
     END_OF_RANGE,
     AppendRequest,
@@ -17,8 +18,7 @@ from pixy.proto.pixy_log_pb2 import (
     StageRequest,
     TopicVersion,
 )
-from pixy.rpc.large_fields import Parted, parse_with, serialize_with
-from pixy.rpc.messages import Encoding, MessageReader, Serialized, pack_message, pack_pieces
+from pixy.rpc.messages import Encoding, MessageReader, pack_message, pack_pieces
 from tests.rpc.test_messages import take
 
 PARSERS = [

@@ -8,10 +8,10 @@ two ways.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pixy.rpc.messages import Serialized
-
 Message = Any
 """A protobuf message."""
+Serialized = list[bytes | bytearray | memoryview]
+"""The bytes of a message, in pieces that follow each other."""
 
 _VARINT, _I64, _LENGTH_DELIMITED, _I32 = 0, 1, 2, 5
 """Wire types (protobuf.dev, Encoding)."""
