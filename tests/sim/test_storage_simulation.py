@@ -10,7 +10,7 @@ from pixy.storage import JournalRecord
 from tests.sim.disk import Operation
 from tests.sim.storage_simulation import Simulation, SimulationFailure, run_seed
 
-SEEDS = range(1, 301)
+SEEDS = range(1, 201)
 FEW_SEEDS = SEEDS[:4]
 MORE_SEEDS = SEEDS[4:8]
 """For quick runs."""
@@ -103,7 +103,7 @@ def test_nothing_is_lost_invented_or_changed() -> None:
         "topics: create",
         "topics: delete",
     ):
-        assert counts[what] >= 10, what
+        assert counts[what] >= 5, what
 
 
 @pytest.mark.slow
