@@ -141,6 +141,7 @@ class StagingRouter:
     def start(self) -> None:
         """Go on with what earlier processes have left: everything is recovered."""
         self._sinks.group.prepare = self._prepare
+        run_in_steps(self._state.release())
         self._publisher.start()
         self._retention.reconcile()
         self._roll_forward.look()
@@ -290,12 +291,14 @@ class StagingRouter:
         if isinstance(result, Publication):
             self._publisher.committed(result)
             self._roll_forward.look()
-            run_in_steps(self._state.table.release())
         elif isinstance(result, Finished):
             self._retention.finished(result.publications)
             self._replicated.look_at_publications()
         elif isinstance(result, GoneStages):
             self._retention.gone(result.numbers)
+        else:
+            return
+        run_in_steps(self._state.release())
 
     def restored(self) -> None:
         """The state of `sinks` was replaced by that of a leader's checkpoint."""

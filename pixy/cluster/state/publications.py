@@ -21,14 +21,22 @@ The road not taken: sinks in `groups-n`. A publication is one entry whichever it
 must ascend over all sinks.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from pixy.cluster.state.commands import decoded, undecodable
 from pixy.cluster.state.newer_command import newer_command
-from pixy.cluster.state.stage_table import GoneStages, StageTable
+from pixy.cluster.state.stage_table import (
+    RELEASED_PER_STEP,
+    TOTALS_PER_STEP,
+    GoneStages,
+    ReplicatedStage,
+    StageTable,
+    merge_in_steps,
+    merged_parts,
+)
 from pixy.entry_ids import INDEX_MAX
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, VoidEntry
 from pixy.parsed_messages import parsed
@@ -78,6 +86,35 @@ class Publication(NamedTuple):
     stages: Sequence[StagePieces] = ()
 
 
+class _Prepared:
+    """Contents of the next publication, made ahead of its command.
+
+    Attributes:
+        payload: the command.
+        stages, parts, pieces: see `Publication`; the parts of the replicated stages.
+        noted: number of the parts that are in the table of partitions.
+        is_complete: nothing is missing.
+    """
+
+    __slots__ = ("is_complete", "noted", "parts", "payload", "pieces", "stages")
+
+    def __init__(self, payload: bytes, stages: Sequence[ReplicatedStage]) -> None:
+        self.payload = payload
+        self.stages = stages
+        self.parts: list[PublicationPart] = []
+        self.pieces: list[StagePieces] = []
+        self.noted = 0
+        self.is_complete = False
+
+
+class _Left(NamedTuple):
+    """The rest of a publication that is finished, to be released."""
+
+    number: int
+    parts: list[PublicationPart]
+    pieces: list[Sequence[bytes]]
+
+
 class Finished(NamedTuple):
     """Publications that are forgotten."""
 
@@ -110,8 +147,12 @@ class SinksState:
         self._published: set[StageName] = set()
         self._published_numbers: set[int] = set()
         self._unfinished: Counter[str] = Counter()
-        # Numbers of the unfinished publications of each partition, ascending.
+        # Numbers of the publications of each partition, ascending. Those that are finished do not
+        # count, and go with `release`; the one that is prepared does not count yet.
         self._by_partition: dict[tuple[bytes, int], list[int]] = {}
+        # Invariant: the next command applied is its, or undoes it.
+        self._prepared: _Prepared | None = None
+        self._left: deque[_Left] = deque()
 
     def apply(self, payload: bytes, term: int = 0) -> SinksResult:
         """Apply one command; returns its result for the proposer."""
@@ -119,9 +160,10 @@ class SinksState:
         if isinstance(command, VoidEntry):
             return command
         result: SinksResult = None
+        prepared = self._take_prepared(payload)
         match command.WhichOneof("command"):
             case "publish_stages":
-                result = self._publish(command.publish_stages)
+                result = self._publish(command.publish_stages, prepared)
             case "finish_publications":
                 result = self._finish(command.finish_publications.publications)
             case "expire_sinks":
@@ -142,6 +184,8 @@ class SinksState:
                 result = self._skip(command.skip_numbers.count)
             case _:
                 raise newer_command("state group sinks")
+        if prepared is not None and not isinstance(result, Publication):
+            self._undo(prepared)
         return result
 
     def prepare(self, payload: bytes | bytearray) -> Iterator[None] | None:
@@ -150,10 +194,88 @@ class SinksState:
         """
         if payload[:1] != _PUBLISH_TAG:
             return None
+        if self._prepared is not None and self._prepared.payload == payload:
+            return None
         command = decoded(SinksCommand, bytes(payload))
         if isinstance(command, VoidEntry) or not command.publish_stages.replicated:
             return None
-        return self.table.prepare(command.publish_stages.sink_id, command.publish_stages.stage_ids)
+        asked = command.publish_stages
+        stages = self.table.sealed(asked.sink_id, asked.stage_ids, asked.next_stage)
+        if isinstance(stages, PixyError) or self.judge(asked) is not None:
+            return None  # it will be refused
+        if sum(map(_items, stages)) <= TOTALS_PER_STEP:
+            return None
+        self._take_prepared(b"")
+        self._prepared = _Prepared(bytes(payload), stages)
+        return self._prepare(self._prepared)
+
+    def _prepare(self, prepared: _Prepared) -> Iterator[None]:
+        yield from merge_in_steps(prepared.stages, prepared.parts)
+        while prepared.noted < len(prepared.parts) and self._prepared is prepared:
+            some = prepared.parts[prepared.noted : prepared.noted + TOTALS_PER_STEP]
+            self._put_behind(some, self.next_publication)
+            prepared.noted += len(some)
+            yield
+        items = 0
+        for stage in prepared.stages:
+            prepared.pieces.append(_pieces_of(stage))
+            items += _items(stage)
+            if items > TOTALS_PER_STEP:
+                items = 0
+                yield
+        prepared.is_complete = True
+
+    def _take_prepared(self, payload: bytes) -> _Prepared | None:
+        """Take what was prepared for a command; undo what was prepared for another one."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or (prepared.is_complete and prepared.payload == payload):
+            return prepared
+        self._undo(prepared)
+        return None
+
+    def _undo(self, prepared: _Prepared) -> None:
+        for part in prepared.parts[: prepared.noted]:
+            self._remove_number(part, self.next_publication)
+
+    def release(self) -> Iterator[None]:
+        """Release the memory of what has left the state, and its places in tables, in steps."""
+        yield from self.table.release()
+        while self._left:
+            number, parts, pieces = self._left.popleft()
+            while parts:
+                for part in parts[-RELEASED_PER_STEP:]:
+                    self._remove_number(part, number)
+                del part, parts[-RELEASED_PER_STEP:]
+                yield
+            items = 0
+            while pieces:
+                items += 1 + len(pieces.pop())
+                if items > RELEASED_PER_STEP:
+                    items = 0
+                    yield
+
+    def _remove_number(self, part: PublicationPart, number: int) -> None:
+        key = (part.topic_id, part.partition)
+        numbers = self._by_partition.get(key, [])
+        if number in numbers:
+            numbers.remove(number)
+        if not numbers:
+            self._by_partition.pop(key, None)
+
+    def _put_behind(self, parts: Iterable[PublicationPart], number: int) -> None:
+        """Note the parts of a publication, and their predecessors."""
+        by_partition, unfinished = self._by_partition, self.publications
+        for part in parts:
+            key = (part.topic_id, part.partition)
+            numbers = by_partition.get(key)
+            if numbers is None:
+                by_partition[key] = [number]
+                part.predecessor = 0
+                continue
+            while numbers and numbers[-1] not in unfinished:
+                numbers.pop()
+            part.predecessor = numbers[-1] if numbers else 0
+            numbers.append(number)
 
     def _skip(self, count: int) -> VoidEntry | None:
         if max(self.next_publication, self.table.next_stage) + count > INDEX_MAX:
@@ -202,7 +324,9 @@ class SinksState:
         sink = self.sinks.get(sink_id)
         return sink is not None and sink.active_ms < before_ms and sink_id not in self._unfinished
 
-    def _publish(self, command: PublishStages) -> Publication | NotNew | PixyError:
+    def _publish(
+        self, command: PublishStages, prepared: _Prepared | None
+    ) -> Publication | NotNew | PixyError:
         refusal = self.judge(command)
         if refusal is not None:
             return refusal
@@ -216,17 +340,14 @@ class SinksState:
         )
         if isinstance(stages, PixyError):
             return stages
-        parts = self.table.merged(stages) if command.replicated else command.parts
-        for part in parts:
-            unfinished = self._by_partition.get((part.topic_id, part.partition))
-            part.predecessor = unfinished[-1] if unfinished else 0
-        publication = Publication(
-            self.next_publication,
-            command.sink_id,
-            stage_ids,
-            tuple(parts),
-            tuple(StagePieces(each.number, each.name.stage_id, each.encoded_pieces()) for each in stages),
-        )
+        number = self.next_publication
+        if prepared is not None:
+            parts, pieces = prepared.parts, prepared.pieces
+        else:
+            parts = merged_parts(stages) if command.replicated else list(command.parts)
+            self._put_behind(parts, number)
+            pieces = list(map(_pieces_of, stages))
+        publication = Publication(number, command.sink_id, stage_ids, tuple(parts), tuple(pieces))
         self.table.take(stages, command.sink_id, command.timestamp_ms)
         before = self.sinks.get(command.sink_id)
         active_ms, client = command.timestamp_ms, command.client
@@ -236,7 +357,7 @@ class SinksState:
             self.sinks_of[client] += 1
         self.sinks[command.sink_id] = Sink(command.query_id, command.epoch, active_ms, client)
         self.next_publication += 1
-        self.publications[publication.number] = publication
+        self.publications[number] = publication
         self._add_unfinished(publication)
         return publication
 
@@ -251,8 +372,6 @@ class SinksState:
         self._published.update(_stages(publication))
         self._published_numbers.update(stage.number for stage in publication.stages)
         self._unfinished[publication.sink_id] += 1
-        for part in publication.parts:
-            self._by_partition.setdefault((part.topic_id, part.partition), []).append(publication.number)
 
     def _finish(self, numbers: Iterable[int]) -> Finished:
         finished = []
@@ -266,11 +385,9 @@ class SinksState:
             self._unfinished[publication.sink_id] -= 1
             if not self._unfinished[publication.sink_id]:
                 del self._unfinished[publication.sink_id]
-            for part in publication.parts:
-                key = (part.topic_id, part.partition)
-                self._by_partition[key].remove(number)
-                if not self._by_partition[key]:
-                    del self._by_partition[key]
+            self._left.append(
+                _Left(number, list(publication.parts), [stage.pieces for stage in publication.stages])
+            )
         return Finished(finished)
 
     def _was_published(self, stage: StageName) -> FailedPrecondition | None:
@@ -303,6 +420,8 @@ class SinksState:
         self._published_numbers.clear()
         self._unfinished.clear()
         self._by_partition.clear()
+        self._prepared = None
+        self._left.clear()
         self.table.clear()
         for key, value in records:
             if key.startswith(_SINK_KEY):
@@ -326,6 +445,9 @@ class SinksState:
                 )
                 self.publications[publication.number] = publication
                 self._add_unfinished(publication)
+                for part in publication.parts:
+                    place = part.topic_id, part.partition
+                    self._by_partition.setdefault(place, []).append(publication.number)
             elif not self.table.restore(key, value):
                 state = parsed(SinksRecord, value)
                 self.next_publication = state.next_publication
@@ -336,6 +458,14 @@ class SinksState:
         newest = max((*self.table.stages, *self._published_numbers), default=0)
         if not newest < self.table.next_stage <= INDEX_MAX:
             raise ValueError(f"stage {newest}, and {self.table.next_stage} is the next one")
+
+
+def _items(stage: ReplicatedStage) -> int:
+    return 1 + len(stage.pieces) + len(stage.parts)
+
+
+def _pieces_of(stage: ReplicatedStage) -> StagePieces:
+    return StagePieces(stage.number, stage.name.stage_id, stage.encoded_pieces())
 
 
 def _stages(publication: Publication) -> list[StageName]:

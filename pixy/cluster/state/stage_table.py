@@ -49,8 +49,10 @@ from pixy.staging import (
     seal_crc,
 )
 
-TOTALS_PER_STEP = 2000
+TOTALS_PER_STEP = 1000
 """Totals of stages that are merged in one step of the event loop."""
+RELEASED_PER_STEP = 500
+"""Pieces and totals whose memory is released in one step."""
 
 _STAGE_KEY = b"stage\0"
 _PIECE_KEY = b"piece\0"
@@ -145,12 +147,12 @@ class ReplicatedStage:
 def merged_parts(stages: Iterable[ReplicatedStage]) -> list[PublicationPart]:
     """Parts of several stages, merged by partition."""
     parts: list[PublicationPart] = []
-    for _ in _merge(stages, parts):
+    for _ in merge_in_steps(stages, parts):
         pass
     return parts
 
 
-def _merge(stages: Iterable[ReplicatedStage], parts: list[PublicationPart]) -> Iterator[None]:
+def merge_in_steps(stages: Iterable[ReplicatedStage], parts: list[PublicationPart]) -> Iterator[None]:
     """Add the parts of several stages, merged by partition, in steps."""
     # Half a million totals: lists, which are changed in place.
     merged: dict[tuple[bytes, int], list[int]] = {}
@@ -196,10 +198,7 @@ class StageTable:
         self.extents = 0
         self.bytes_of: Counter[str] = Counter()
         self._by_sink: dict[str, dict[str, ReplicatedStage]] = {}
-        # Stages that were merged ahead of their publication, with their parts. Sealed stages do not
-        # change, so that holds whatever is applied meanwhile.
-        self._merged: tuple[list[ReplicatedStage], list[PublicationPart]] = ([], [])
-        # Large stages that have left the table, see `release`.
+        # Stages that have left the table, see `release`.
         self._left: list[ReplicatedStage] = []
 
     def find(self, name: StageName) -> ReplicatedStage | None:
@@ -375,38 +374,15 @@ class StageTable:
             found.append(stage)
         return found
 
-    def prepare(self, sink_id: str, stage_ids: Sequence[str]) -> Iterator[None] | None:
-        """The merge of stages that are to be published, in steps, for `merged`; None if it is short
-        or done.
-        """
-        of_sink = self._by_sink.get(sink_id, {})
-        stages = [stage for stage_id in stage_ids if (stage := of_sink.get(stage_id)) is not None]
-        if stages == self._merged[0] or sum(len(stage.parts) for stage in stages) <= TOTALS_PER_STEP:
-            return None
-        if any(stage.seal is None for stage in stages):
-            return None  # it will be refused
-        return self._prepare(stages)
-
-    def _prepare(self, stages: list[ReplicatedStage]) -> Iterator[None]:
-        parts: list[PublicationPart] = []
-        yield from _merge(stages, parts)
-        self._merged = stages, parts
-
-    def merged(self, stages: list[ReplicatedStage]) -> list[PublicationPart]:
-        """Parts of stages that are published, merged by partition."""
-        (prepared, parts), self._merged = self._merged, ([], [])
-        if not stages or prepared != stages:
-            return merged_parts(stages)
-        self._left += prepared
-        return parts
-
     def release(self) -> Iterator[None]:
-        """Release the memory of large stages that were published, in steps."""
-        totals = 0
+        """Release the memory of stages that have left the table, in steps."""
+        items = 0
         while self._left:
-            totals += 1 + len(self._left.pop().parts)
-            if totals > TOTALS_PER_STEP:
-                totals = 0
+            stage = self._left.pop()
+            items += 1 + len(stage.parts) + len(stage.pieces)
+            del stage
+            if items > RELEASED_PER_STEP:
+                items = 0
                 yield
 
     def take(self, stages: Sequence[ReplicatedStage], sink_id: str, timestamp_ms: int) -> None:
@@ -426,7 +402,6 @@ class StageTable:
 
     def _drop(self, stages: Iterable[ReplicatedStage]) -> GoneStages:
         gone = list(dict.fromkeys(stages))
-        self._merged = [], []
         bytes_of: Counter[str] = Counter()
         for stage in gone:
             sink_id, stage_id = stage.name
@@ -438,6 +413,7 @@ class StageTable:
             if not of_sink:
                 del self._by_sink[sink_id], self.activity[sink_id]
         self.bytes_of -= bytes_of
+        self._left += gone
         return GoneStages(tuple(stage.number for stage in gone))
 
     # --- checkpoints ------------------------------------------------------------------------------
@@ -457,7 +433,7 @@ class StageTable:
         """Empty the table, for `restore`."""
         self.stages, self.activity, self._by_sink = {}, {}, {}
         self.next_stage, self.extents, self.bytes_of = 1, 0, Counter()
-        self._merged = [], []
+        self._left = []
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Restore one checkpoint record; False if it is not of the table."""

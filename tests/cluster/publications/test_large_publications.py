@@ -1,7 +1,7 @@
 """Publications of many parts: what is done for each of them leaves the event loop to others."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import pytest
 from pixy.aio.tasks import Tasks
 from pixy.cluster.publications import replicated_staging
 from pixy.cluster.publications.replicated_roll_forward import _Leadership
-from pixy.cluster.state import Publication, part_commands, stage_table
-from pixy.cluster.state.publications import StagePieces
-from pixy.cluster.state.stage_table import ReplicatedStage, StageTable
+from pixy.cluster.state import Publication, part_commands, publications, stage_table
+from pixy.cluster.state.publications import SinksState, StagePieces
+from pixy.cluster.state.stage_table import ReplicatedStage
 from pixy.errors import FailedPrecondition
 from pixy.proto.state_pb2 import PiecePart, PieceRecord, PublicationPart, PublishStages
 from pixy.records import TopicPartition
@@ -102,18 +102,19 @@ async def test_the_topics_of_a_publication_are_found_in_steps() -> None:
 def test_all_nodes_merge_the_stages_of_a_publication_before_they_apply_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared: list[StageTable] = []
-    prepare = StageTable.prepare
+    prepared: list[SinksState] = []
+    prepare = SinksState.prepare
 
-    def prepare_and_note(table: StageTable, sink_id: str, stage_ids: Sequence[str]) -> Iterator[None] | None:
-        steps = prepare(table, sink_id, stage_ids)
+    def prepare_and_note(state: SinksState, payload: bytes | bytearray) -> Iterator[None] | None:
+        steps = prepare(state, payload)
         if steps is not None:
-            prepared.append(table)
+            prepared.append(state)
         return steps
 
-    monkeypatch.setattr(StageTable, "prepare", prepare_and_note)
-    monkeypatch.setattr(stage_table, "TOTALS_PER_STEP", 1)
-    monkeypatch.setattr(stage_table, "merged_parts", lambda _: pytest.fail("merged in one step"))
+    monkeypatch.setattr(SinksState, "prepare", prepare_and_note)
+    for module in (stage_table, publications):
+        monkeypatch.setattr(module, "TOTALS_PER_STEP", 1)
+    monkeypatch.setattr(publications, "merged_parts", lambda _: pytest.fail("merged in one step"))
     values = {TopicPartition("topic", number): [b"%d" % number] for number in range(3)}
 
     async def scenario(cluster: NodeCluster) -> None:
@@ -125,8 +126,9 @@ def test_all_nodes_merge_the_stages_of_a_publication_before_they_apply_it(
             for number in range(3):
                 assert await node.values(partition=number) == [b"%d" % number] * 2
         await until(lambda: not any(node.node.state_groups.sinks.publications for node in nodes))
-        tables = [node.node.state_groups.sinks.table for node in nodes]
-        assert sorted(map(id, prepared)) == sorted(map(id, tables * 2))
+        states = [node.node.state_groups.sinks for node in nodes]
+        assert sorted(map(id, prepared)) == sorted(map(id, states * 2))
+        await until(lambda: not any(state._by_partition for state in states))
 
     run_cluster(scenario, tmp_path)
 

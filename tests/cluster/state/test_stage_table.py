@@ -1,10 +1,13 @@
 """The table of replicated stages: pieces, seals, limits, expiry, and checkpoints."""
 
+import weakref
 from collections.abc import Sequence
+from itertools import islice
+from random import Random
 
 import pytest
 
-from pixy.cluster.state import stage_table
+from pixy.cluster.state import publications, stage_table
 from pixy.cluster.state.publications import Finished, Publication, SinksState
 from pixy.cluster.state.stage_table import GoneStages, ReplicatedStage
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, ResourceExhausted
@@ -376,6 +379,9 @@ def large(sinks: Sinks, *stages: str, sink: str = "sink") -> bytes:
 @pytest.fixture
 def few_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_table, "TOTALS_PER_STEP", 3)
+    monkeypatch.setattr(publications, "TOTALS_PER_STEP", 4)
+    monkeypatch.setattr(stage_table, "RELEASED_PER_STEP", 3)
+    monkeypatch.setattr(publications, "RELEASED_PER_STEP", 3)
 
 
 @pytest.mark.usefixtures("few_per_step")
@@ -388,16 +394,99 @@ def test_the_parts_of_a_large_publication_are_merged_before_it_is_applied(
     before = list(sinks.state.snapshot())
     steps = sinks.state.prepare(payload)
     assert steps is not None
-    assert len(list(steps)) == 3
+    assert len(list(steps)) == 5
     assert list(sinks.state.snapshot()) == before
     assert sinks.state.prepare(payload) is None
     expected = other.state.apply(payload)
-    monkeypatch.setattr(stage_table, "merged_parts", lambda _: pytest.fail("merged in one step"))
+    monkeypatch.setattr(publications, "merged_parts", lambda _: pytest.fail("merged in one step"))
+    assert len(sinks.state._by_partition) == 2, "noted with the command"
     assert sinks.state.apply(payload) == expected
     assert list(sinks.state.snapshot()) == list(other.state.snapshot())
-    assert [type(each) for each in sinks.state.table._left] == [ReplicatedStage] * 3
-    assert len(list(sinks.state.table.release())) == 1
-    assert sinks.state.table._left == []
+
+
+@pytest.mark.usefixtures("few_per_step")
+@pytest.mark.parametrize("how", ["published", "discarded", "expired"])
+def test_the_memory_of_stages_that_have_left_is_released_in_steps(how: str) -> None:
+    sinks = Sinks()
+    payload = large(sinks, "a", "b", "c")
+    left = [weakref.ref(stage.parts) for stage in map(Totals.of, sinks.state.table.stages.values())]
+    if how == "published":
+        sinks.state.apply(payload)
+    elif how == "discarded":
+        sinks.run(discard_stages=DiscardStages(sink_id="sink", stage_ids=["a", "b", "c"]))
+    else:
+        sinks.run(expire_stages=ExpireStages(stages=[1, 2, 3], before_ms=10**6))
+    assert not sinks.state.table.stages
+    alive = [sum(each() is not None for each in left)]
+    alive += [sum(each() is not None for each in left) for _ in sinks.state.release()]
+    assert alive[0] == 3
+    assert alive[1:] == [2, 1, 0]
+
+
+@pytest.mark.usefixtures("few_per_step")
+def test_the_places_of_a_finished_publication_are_released_in_steps() -> None:
+    sinks = Sinks()
+    sinks.state.apply(large(sinks, "a", "b", "c"))
+    sinks.finish(1)
+    assert len(list(sinks.state.release())) > 1
+    assert sinks.state._by_partition == {}
+
+
+class Totals(dict[tuple[bytes, int], stage_table.PartTotal]):
+    """Totals whose release can be seen."""
+
+    @staticmethod
+    def of(stage: ReplicatedStage) -> ReplicatedStage:
+        stage.parts = Totals(stage.parts)
+        return stage
+
+
+@pytest.mark.usefixtures("few_per_step")
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_prepared_changes_no_result_whatever_is_applied(seed: int) -> None:
+    """Wholly, in part, for a command that is refused or does not come; with releases or without."""
+    rng = Random(seed)
+    sinks, other = Sinks(), Sinks()
+    epoch = 0
+    for turn in range(60):
+        there = [stage.name.stage_id for stage in sinks.state.table.stages.values()]
+        names = rng.sample(
+            [*there, "missing"] if rng.random() < 0.1 else there, min(len(there), rng.randint(1, 4))
+        )
+        epoch += rng.choice((0, 1, 1, 1))
+        publish = PublishStages(
+            sink_id="sink", epoch=epoch, query_id="query", stage_ids=names, replicated=True, timestamp_ms=2000
+        )
+        payload = SinksCommand(publish_stages=publish).SerializeToString()
+        steps = sinks.state.prepare(payload) if rng.random() < 0.8 else None
+        if steps is not None:
+            list(islice(steps, rng.choice((1, 3, 5, 100, 100))))
+        match rng.randint(0, 6):
+            case 0 | 1 | 2:
+                numbers = [each.open(f"stage {turn}") for each in (sinks, other)]
+                assert numbers[0] == numbers[1]
+                parts = [(topic_id, each, 2) for topic_id in (A, B) for each in rng.sample(range(4), 2)]
+                for each in (sinks, other):
+                    each.add(number_of(numbers[0]), piece(0, *parts), seal(100))
+            case 3:
+                finished = rng.sample(range(1, 6), 2)
+                assert sinks.finish(*finished) == other.finish(*finished)
+            case 4 if rng.random() < 0.2:
+                gone = DiscardStages(sink_id="sink", stage_ids=there[:2])
+                assert sinks.run(discard_stages=gone) == other.run(discard_stages=gone)
+            case _:
+                result = sinks.state.apply(payload)
+                assert str(result) == str(other.state.apply(payload))
+        if rng.random() < 0.3:
+            list(sinks.state.release())
+        assert list(sinks.state.snapshot()) == list(other.state.snapshot())
+    assert other.state.next_publication > 4
+    assert sinks.state.prepare(b"") is None
+
+
+def number_of(result: object) -> int:
+    assert isinstance(result, int)
+    return result
 
 
 @pytest.mark.usefixtures("few_per_step")
