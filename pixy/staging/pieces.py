@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from pixy.aio.futures import resolve
+from pixy.aio.steps import run_in_steps
 from pixy.errors import DataDirectoryError, NotFound, PixyError, ResourceExhausted, StorageFault, Unavailable
 from pixy.staging.piece_files import (
     UNIT_PIECES_MAX,
@@ -35,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 QUEUED_BYTES_MAX = 64 << 20
 """Bytes of pieces that wait for the worker; more are refused temporarily."""
+FORGOTTEN_PER_STEP = 500
 
 
 class _StagePieces:
@@ -80,6 +82,8 @@ class Pieces:
         self._loop = asyncio.get_running_loop()
         self._cluster_id = b""
         self._stages: dict[int, _StagePieces] = {}
+        # The same by raft group, with their stages; those of removed stages go in steps.
+        self._by_raft_group: dict[int, dict[PieceKey, _StagePieces]] = {}
         self._queued_bytes = 0
         self.bytes = 0
         self.retained_bytes = 0
@@ -100,6 +104,7 @@ class Pieces:
         for number, (size, places) in sorted(found.items()):
             stage = self._stages[number] = _StagePieces(self._file(number, size))
             stage.places, stage.size = places, size
+            self._put(places, stage)
             self.bytes += size
 
     # --- what there is ----------------------------------------------------------------------------
@@ -121,10 +126,9 @@ class Pieces:
 
     def of_raft_group(self, raft_group: int) -> Iterator[tuple[PieceKey, PiecePlace]]:
         """The pieces of a partition that are durable."""
-        for stage in self._stages.values():
-            for key, place in stage.places.items():
-                if key.raft_group == raft_group:
-                    yield key, place
+        for key, stage in self._by_raft_group.get(raft_group, {}).items():
+            if self._stages.get(key.stage) is stage:
+                yield key, stage.places[key]
 
     def has(self, key: PieceKey) -> bool:
         """True if a piece is here and durable."""
@@ -239,6 +243,7 @@ class Pieces:
             if places is not None:
                 stage.places.update(places)
                 if self._stages.get(number) is stage:
+                    self._put(places, stage)
                     self._grow(stage, max(place.begin + place.size for place in places.values()))
             elif not (stage.places or stage.writing) and self._stages.get(number) is stage:
                 del self._stages[number]
@@ -248,6 +253,30 @@ class Pieces:
 
         self._worker.submit(partial(stage.file.write, pieces), done)
         return written
+
+    def _put(self, places: Iterable[PieceKey], stage: _StagePieces) -> None:
+        """Note pieces of a stage by their raft groups."""
+        by_raft_group = self._by_raft_group
+        for key in places:
+            pieces = by_raft_group.get(key.raft_group)
+            if pieces is None:
+                pieces = by_raft_group[key.raft_group] = {}
+            pieces[key] = stage
+
+    def _forget(self, stages: list[_StagePieces]) -> Iterator[None]:
+        """Forget the pieces of stages that were removed, in steps."""
+        forgotten = 0
+        while stages:
+            stage = stages.pop()
+            for key in stage.places:
+                pieces = self._by_raft_group.get(key.raft_group, {})
+                if pieces.get(key) is stage:
+                    del pieces[key]
+                    if not pieces:
+                        del self._by_raft_group[key.raft_group]
+                forgotten += 1
+                if not forgotten % FORGOTTEN_PER_STEP:
+                    yield
 
     def _grow(self, stage: _StagePieces, size: int) -> None:
         self.bytes += size - stage.size
@@ -260,14 +289,16 @@ class Pieces:
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Forget stages at once, and remove their files. A crash may bring these back."""
-        gone = []
+        gone, stages = [], []
         for number in numbers:
             stage = self._stages.pop(number, None)
             if stage is not None:
                 self.bytes -= stage.size
                 gone.append(number)
+                stages.append(stage)
         if not gone:
             return
+        run_in_steps(self._forget(stages))
 
         def done(_: None, error: BaseException | None) -> None:
             if error is not None:

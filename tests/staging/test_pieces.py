@@ -10,6 +10,7 @@ import pytest
 from pixy.errors import CorruptData, NotFound, ResourceExhausted, StorageFault, Unavailable
 from pixy.records import read_records
 from pixy.staging import Pieces
+from pixy.staging import pieces as pieces_module
 from pixy.storage import ThreadWorker
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
@@ -188,3 +189,35 @@ async def test_a_piece_is_read_from_any_byte_on(store: Store) -> None:
     store.pieces.remove([7])
     with pytest.raises(NotFound):
         await store.pieces.read(piece.key, 0, 10)
+
+
+async def test_the_pieces_of_a_raft_group_are_found_without_a_look_at_others(store: Store) -> None:
+    await store.pieces.put([new_piece(b"1", raft_group=1000), new_piece(b"2", raft_group=1001)])
+    await store.pieces.put([new_piece(b"3", stage=8, raft_group=1000)])
+
+    def found(pieces: Pieces, raft_group: int) -> list[int]:
+        return sorted(key.stage for key, _ in pieces.of_raft_group(raft_group))
+
+    for pieces in (store.pieces, (await again(store)).pieces):
+        assert [found(pieces, each) for each in (1000, 1001, 1002)] == [[7, 8], [7], []]
+        assert [len(pieces._by_raft_group[each]) for each in (1000, 1001)] == [2, 1]
+        pieces.remove([7])
+        assert [found(pieces, each) for each in (1000, 1001)] == [[8], []]
+        assert list(pieces._by_raft_group) == [1000]
+    await store.pieces.put([new_piece(b"1", raft_group=1001)])
+    assert found(store.pieces, 1001) == [7]
+
+
+async def test_many_pieces_are_forgotten_in_steps_while_others_of_their_stage_come(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces_module, "FORGOTTEN_PER_STEP", 2)
+    await store.pieces.put([new_piece(b"1", raft_group=1000 + number) for number in range(7)])
+    store.pieces.remove([7])
+    assert not any(list(store.pieces.of_raft_group(1000 + number)) for number in range(7))
+    assert store.pieces._by_raft_group
+    await store.pieces.put([new_piece(b"1", raft_group=1006)])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert list(store.pieces._by_raft_group) == [1006]
+    assert [key.stage for key, _ in store.pieces.of_raft_group(1006)] == [7]

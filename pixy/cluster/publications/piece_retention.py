@@ -20,8 +20,10 @@ that are not applied yet, and those of the journal that a start applies again, s
 need.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from pixy.aio.steps import run_in_steps
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.publications.sideloading import pieces_of
 from pixy.cluster.replicas import Partitions
@@ -31,25 +33,35 @@ from pixy.records import TopicPartition
 from pixy.staging import Pieces, StageName, Stages
 from pixy.storage import EntryType, StagedPart
 
+_REMOVED_AT_ONCE = 100
+"""Stages whose files are removed in one step of the event loop."""
+_PARTS_PER_STEP = 500
+"""Partitions of a publication that are looked for in one step of the event loop."""
+
 
 class _Published:
-    """A stage that was published and is finished, or is gone for an unknown reason.
+    """A publication that is finished, or stages that are gone for an unknown reason.
 
     Attributes:
         publication: its number, 0 if it is not known.
-        replicas: those here that have to have it in their logs.
+        replicas: those here that have to have it in their logs, and are not known to have it.
+        is_known: these are known.
     """
 
-    __slots__ = ("publication", "replicas")
+    __slots__ = ("is_known", "publication", "replicas")
 
-    def __init__(self, publication: int, replicas: Sequence[PartitionReplica]) -> None:
+    def __init__(self, publication: int, *, is_known: bool) -> None:
         self.publication = publication
-        self.replicas = replicas
+        self.replicas: list[PartitionReplica] = []
+        self.is_known = is_known
 
     @property
     def is_durable(self) -> bool:
-        """True when the logs here have it without its file."""
-        return all(each.deleted or each.durable_publication >= self.publication for each in self.replicas)
+        """True when the logs here have it without the files of its stages."""
+        replicas = self.replicas
+        while replicas and (replicas[-1].deleted or replicas[-1].durable_publication >= self.publication):
+            replicas.pop()
+        return self.is_known and not replicas
 
 
 class _Need:
@@ -141,35 +153,47 @@ class PieceRetention:
     def finished(self, publications: Iterable[Publication]) -> None:
         """Publications are forgotten."""
         for publication in publications:
-            replicas = [
-                replica
-                for part in (publication.parts if publication.stages else ())
-                if (replica := self.partition_of(part)) is not None and self._partitions.is_member(replica)
-            ]
+            published = _Published(publication.number, is_known=False)
             for stage in publication.stages:
                 if self.pieces.size_of(stage.number):
-                    self._published[stage.number] = _Published(publication.number, replicas)
+                    self._published[stage.number] = published
+            run_in_steps(self._find_replicas(publication.parts if publication.stages else (), published))
+
+    def _find_replicas(self, parts: Sequence[PublicationPart], published: _Published) -> Iterator[None]:
+        for number, part in enumerate(parts, 1):
+            replica = self.partition_of(part)
+            if replica is not None and self._partitions.is_member(replica):
+                published.replicas.append(replica)
+            if not number % _PARTS_PER_STEP:
+                yield
+        published.is_known = True
         self.release()
 
     def reconcile(self) -> None:
         """Find files of stages that are gone, whatever has become of them."""
         for number in self.pieces.stages:
             if number not in self._published and self._state.is_gone(number):
-                self._published[number] = _Published(0, ())
+                self._published[number] = _Published(0, is_known=True)
         self.release()
 
     def release(self) -> None:
         """Remove what need not stay. Called when publications have become durable, too."""
         sizes = {number: self.pieces.size_of(number) for number in self._published}
-        excess = sum(sizes.values()) - self._retain_bytes()
-        for number, size in sizes.items() if excess > 0 else ():
+        retained_bytes, limit = sum(sizes.values()), self._retain_bytes()
+        gone: list[int] = []
+        for number, size in sizes.items() if retained_bytes > limit else ():
             if self._is_needed(number):
                 continue
-            self._remove(number)
-            excess -= size
-            if excess <= 0:
+            if len(gone) == _REMOVED_AT_ONCE:
+                asyncio.get_running_loop().call_soon(self.release)
                 break
-        self.pieces.retained_bytes = sum(map(self.pieces.size_of, self._published))
+            gone.append(number)
+            self._forget(number)
+            retained_bytes -= size
+            if retained_bytes <= limit:
+                break
+        self.pieces.remove(gone)
+        self.pieces.retained_bytes = retained_bytes
 
     def _is_needed(self, number: int) -> bool:
         published = self._published[number]
@@ -193,10 +217,9 @@ class PieceRetention:
             for part in publication_in(entry.data).parts
         )
 
-    def _remove(self, number: int) -> None:
+    def _forget(self, number: int) -> None:
         del self._published[number]
         for replica, need in self._needs.pop(number, {}).items():
             group = replica.group
             if group is not None and not replica.deleted:
                 group.compact(min(need.index, group.applied_index))
-        self.pieces.remove([number])
