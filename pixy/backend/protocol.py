@@ -559,11 +559,15 @@ class Backend(StagedWrites, Protocol):
 
     # --- nodes ------------------------------------------------------------------------------------
 
+    @property
+    def troubles(self) -> Sequence[str]:
+        """Sentences about what is wrong with files of this process, besides `cluster_status`."""
+
     async def cluster_status(self) -> ClusterStatus:
         """Status of the nodes and raft groups, also while the cluster is not ready.
 
         Raises:
-            FailedPrecondition: a Kafka cluster.
+            FailedPrecondition: a Kafka cluster; the message has the `troubles` of this process.
         """
 
     async def remove_node(self, node_id: int) -> None:

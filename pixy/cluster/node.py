@@ -469,9 +469,7 @@ class Node:
         stalls = [f"its disk has not finished a write for {stalled_s:.0f} s"] if stalled_s > _STALL_S else []
         waiting = self._log.writer.waiting_for_space
         waits = [f"copied partitions that wait for room on its disk: {waiting}"] if waiting else []
-        faults = self._storage.stages.faults
-        damages = [f"damaged stages of staged writes: {len(faults)}, {faults[0]}"] if faults else []
-        return [*stalls, *waits, *damages, *self.troubles()]
+        return [*stalls, *waits, *self._storage.stages.troubles, *self.troubles()]
 
     def _on_restored(self, replica: StateReplica) -> None:
         self._reactions.restored(replica)

@@ -128,6 +128,8 @@ class ClusterSamples:
         await self._part(self._look_at_log, found)
         if self._node is not None:
             await self._part(self._look_at_nodes, found)
+        else:
+            found["pixy_problems"] = [Sample((self._cluster,), len(self._backend.troubles))]
         return found
 
     async def _part(self, gather: Callable[[Samples], Awaitable[None]], found: Samples) -> None:

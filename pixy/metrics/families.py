@@ -186,7 +186,11 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
         "two seconds is left out of it.",
         (
             _gauge("pixy_ready", "1 if the cluster is ready at this node", "cluster"),
-            _gauge("pixy_problems", "Sentences of `pixy cluster status` about what is not well", "cluster"),
+            _gauge(
+                "pixy_problems",
+                "Sentences of `pixy cluster status` about what is not well; with Kafka about this daemon's files",
+                "cluster",
+            ),
             _gauge("pixy_node_info", "1, with what a node tells of itself", *_OF_NODE, "version", "rack"),
             _gauge(
                 "pixy_cut_links",

@@ -74,7 +74,7 @@ class ClusterServicer(object):
         while the node serves nothing else; then it knows less.
 
         Status codes:
-        FAILED_PRECONDITION (9)  a Kafka cluster.
+        FAILED_PRECONDITION (9)  a Kafka cluster; the description names damaged stages of this daemon.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

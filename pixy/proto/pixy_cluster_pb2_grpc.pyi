@@ -44,7 +44,7 @@ class ClusterStub:
     while the node serves nothing else; then it knows less.
 
     Status codes:
-      FAILED_PRECONDITION (9)  a Kafka cluster.
+      FAILED_PRECONDITION (9)  a Kafka cluster; the description names damaged stages of this daemon.
     """
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_pixy_cluster_pb2.RemoveNodeRequest, _pixy_cluster_pb2.RemoveNodeResponse]
     """Takes a node out of the cluster for good; its data directory can join no more. When the call
@@ -105,7 +105,7 @@ class ClusterAsyncStub(ClusterStub):
     while the node serves nothing else; then it knows less.
 
     Status codes:
-      FAILED_PRECONDITION (9)  a Kafka cluster.
+      FAILED_PRECONDITION (9)  a Kafka cluster; the description names damaged stages of this daemon.
     """
     RemoveNode: _aio.UnaryUnaryMultiCallable[_pixy_cluster_pb2.RemoveNodeRequest, _pixy_cluster_pb2.RemoveNodeResponse]  # type: ignore[assignment]
     """Takes a node out of the cluster for good; its data directory can join no more. When the call
@@ -169,7 +169,7 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
         while the node serves nothing else; then it knows less.
 
         Status codes:
-          FAILED_PRECONDITION (9)  a Kafka cluster.
+          FAILED_PRECONDITION (9)  a Kafka cluster; the description names damaged stages of this daemon.
         """
 
     @_abc_1.abstractmethod

@@ -179,6 +179,12 @@ class Stages:
         return [*self._nameless, *self._faults.values()]
 
     @property
+    def troubles(self) -> list[str]:
+        """A sentence about the damaged stages, for the status; none if there are none."""
+        faults = self.faults
+        return [f"damaged stages of staged writes: {len(faults)}, {faults[0]}"] if faults else []
+
+    @property
     def may_be_nameless(self) -> str:
         """Addition to the error of a stage that is missing: it may be a damaged one, whose name
         cannot be read. Empty if there is none.

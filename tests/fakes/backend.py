@@ -702,6 +702,10 @@ class FakeBackend:
 
     # --- nodes -----------------------------------------------------------------------------------
 
+    @property
+    def troubles(self) -> Sequence[str]:
+        return ()
+
     async def cluster_status(self) -> ClusterStatus:
         await self.step("cluster_status")
         return self.status

@@ -520,6 +520,10 @@ class EmbeddedBackend:
 
     # --- nodes ------------------------------------------------------------------------------------
 
+    @property
+    def troubles(self) -> Sequence[str]:
+        return ()  # the status has them
+
     async def cluster_status(self) -> ClusterStatus:
         # Also while the node waits for others: it says for whom.
         self._check_not_stopped()

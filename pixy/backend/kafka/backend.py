@@ -388,8 +388,12 @@ class KafkaBackend:
 
     # --- nodes ------------------------------------------------------------------------------------
 
+    @property
+    def troubles(self) -> Sequence[str]:
+        return self._staged.troubles
+
     async def cluster_status(self) -> ClusterStatus:
-        raise _with_kafkas_tools()
+        raise _with_kafkas_tools(self.troubles)
 
     async def remove_node(self, node_id: int) -> None:
         raise _with_kafkas_tools()
@@ -417,5 +421,6 @@ class KafkaBackend:
             raise ShuttingDown
 
 
-def _with_kafkas_tools() -> FailedPrecondition:
-    return FailedPrecondition("this is a Kafka cluster: its nodes are operated with Kafka's own tools")
+def _with_kafkas_tools(troubles: Sequence[str] = ()) -> FailedPrecondition:
+    here = f"; this daemon has {'; '.join(troubles)}" if troubles else ""
+    return FailedPrecondition(f"this is a Kafka cluster: its nodes are operated with Kafka's own tools{here}")

@@ -187,6 +187,11 @@ class KafkaStagedWrites:
             self._lock.close()
             self._lock = None
 
+    @property
+    def troubles(self) -> list[str]:
+        """As `Stages.troubles`."""
+        return [] if self._stages is None else self._stages.troubles
+
     async def _open(self) -> Stages:
         async with self._opening:
             self._check_running()

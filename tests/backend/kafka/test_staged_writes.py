@@ -9,6 +9,7 @@ import pytest
 
 from pixy.backend import Backend, Published, StageSeal, TopicPartition
 from pixy.backend.kafka import KafkaBackend, KafkaOptions, staged_writes
+from pixy.clock import SystemClock
 from pixy.config import StagingConfig
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted, Unavailable
 from tests.conformance.staged import piece_of, stage_values
@@ -18,6 +19,7 @@ from tests.kafka.backends import kafka_options, make_kafka, open_kafka, staging_
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.consumer import consumed
 from tests.kafka.relay import PRODUCE, Relay
+from tests.management.test_cluster_samples import samples_of, scraped
 
 pytestmark = pytest.mark.process
 
@@ -320,3 +322,23 @@ async def test_a_call_cancelled_while_stages_are_opened_leaves_their_directory_u
     await asyncio.wait({impatient})
     assert await staged.stage("sink", "stage", 0, [], seal) == 0
     await staged.stop()
+
+
+async def test_a_damaged_stage_is_named_by_the_status_and_counted_as_a_problem(tmp_path: Path) -> None:
+    directory = tmp_path / "kafka"
+    options = KafkaOptions(seed_peers=("127.0.0.1:1",), client_id="tests")
+    before = KafkaBackend(options, staging_place(directory))
+    await before._staged.stage("sink", "stage", 0, [], StageSeal(0, 0))
+    await before.stop()
+    path = directory / "staging" / files(directory)[0]
+    whole = (path / "stage").read_bytes()
+    for content, problems in ((whole[:-1] + bytes([whole[-1] ^ 1]), 1), (whole, 0)):
+        (path / "stage").write_bytes(content)
+        backend = KafkaBackend(options, staging_place(directory))
+        await backend.start()
+        with pytest.raises(FailedPrecondition, match="Kafka's own tools") as raised:
+            await backend.cluster_status()
+        named = f"damaged stages of staged writes: 1, {path}"
+        assert (named in str(raised.value)) is bool(problems)
+        assert (await scraped(samples_of(backend, SystemClock())))["pixy_problems"] == {("c",): problems}
+        await backend.stop()
