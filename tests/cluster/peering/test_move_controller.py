@@ -46,16 +46,24 @@ def test_a_node_that_joins_gets_replicas_when_it_has_been_there_for_a_while(tmp_
     run_cluster(scenario, tmp_path, 1)
 
 
-def test_nothing_moves_by_itself_while_a_node_would_not_know_it(
+def test_nothing_moves_by_itself_until_the_last_node_of_an_upgrade_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_level(monkeypatch, MOVES_LEVEL - 1)
 
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 2)
-        await joined(cluster)
-        await passes(cluster, 2 * PATIENCE_S)
+        other = await joined(cluster)
+        set_level(monkeypatch, MOVES_LEVEL)
+        await cluster[1].stop()
+        await cluster[1].start()
+        await passes(cluster, 3 * PATIENCE_S)
         assert moves(cluster[1]) == {}
+        await other.stop()
+        await other.start()
+        await until(
+            lambda: all({*each} == {1, 2} for each in cluster[1].node.metadata.topics["topic"].replicas)
+        )
 
     run_cluster(scenario, tmp_path, 1)
 
