@@ -131,16 +131,18 @@ def _leaderless(status: ClusterStatus) -> Iterator[str]:
 
 
 def _damaged(status: ClusterStatus) -> Iterator[str]:
-    by_node: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    by_node: dict[tuple[int, bool], list[tuple[str, str]]] = defaultdict(list)
     for group in status.groups:
         for node_id, reason in group.damaged:
-            by_node[node_id].append((group.name, reason))
-    for node_id, damages in sorted(by_node.items()):
+            by_node[node_id, len(group.voters) > 1].append((group.name, reason))
+    for (node_id, has_others), damages in sorted(by_node.items()):
         names = [name for name, _ in damages]
+        them = "it" if len(names) == 1 else "them"
+        cure = "stop the node and put the file back from a backup"
+        if has_others:
+            cure = f"the node fetches {them} from other replicas"
         yield (
-            f"node {node_id} has damaged {counted('partition', names)}, and serves nothing of "
-            f"{'it' if len(names) == 1 else 'them'}: {damages[0][1]}; stop the node and put the file back from a backup, or "
-            "replace the node"
+            f"node {node_id} has damaged {counted('partition', names)}, and serves nothing of {them}: {damages[0][1]}; {cure}"
         )
 
 

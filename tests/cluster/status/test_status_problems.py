@@ -12,18 +12,27 @@ def test_a_cluster_that_is_well_has_no_problems() -> None:
     assert problems(cluster(group(voters=(1,)), nodes=(node(1),))) == ()
 
 
-WHAT_TO_DO = "; stop the node and put the file back from a backup, or replace the node"
+FETCHES = "; the node fetches {} from other replicas"
 
 
 def test_damaged_partitions_are_named_with_their_node_and_the_damage() -> None:
     one = replace(group(1000, "topic-0"), damaged=(DamagedReplica(2, "file f at byte 3"),))
     two = replace(group(1001, "topic-1"), damaged=(DamagedReplica(2, "file g at byte 4"),))
     assert problems(cluster(group(), one)) == (
-        "node 2 has damaged partition topic-0, and serves nothing of it: file f at byte 3" + WHAT_TO_DO,
+        "node 2 has damaged partition topic-0, and serves nothing of it: file f at byte 3"
+        + FETCHES.format("it"),
     )
     assert problems(cluster(group(), one, two)) == (
         "node 2 has damaged partitions topic-0 and topic-1, and serves nothing of them: file f at byte 3"
-        + WHAT_TO_DO,
+        + FETCHES.format("them"),
+    )
+    alone = group(1002, "alone-0", voters=(2,))
+    alone = replace(alone, damaged=(DamagedReplica(2, "file h at byte 5"),))
+    assert problems(cluster(group(), alone, one)) == (
+        "node 2 has damaged partition alone-0, and serves nothing of it: file h at byte 5; stop the node and put the file "
+        "back from a backup",
+        "node 2 has damaged partition topic-0, and serves nothing of it: file f at byte 3"
+        + FETCHES.format("it"),
     )
 
 
