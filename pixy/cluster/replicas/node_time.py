@@ -30,6 +30,10 @@ So it is with the first agreed time after a start, compared with the last one th
                                               expires before it is told, all nodes are known and
                                               none has told any, or an hour has passed
     without others                            nothing: its clock counts at once
+
+One node may tell a wrong time. Too early, it only keeps data, for that hour. Too late, it would put
+stamps ahead, so it does not outlast an earlier one that another node tells within a minute, and a
+start waits for the others to be heard. Ages are never later than the agreed time, whatever is told.
 """
 
 import statistics
@@ -46,6 +50,8 @@ log = structlog.get_logger(__name__)
 CLOCK_OFF_MS = 60_000
 """Difference to the agreed time from which on a clock is off."""
 _TRUSTED_AFTER_S = 3600.0
+_TELLING_S = 60.0
+"""Time from the first told time in which an earlier one counts: that in which nodes connect."""
 
 
 class OtherClocks(NamedTuple):
@@ -103,6 +109,8 @@ class NodeTime:
         self._was_agreed = self._had_others = False
         # While the steady time is not known: the earliest that was told, with its teller's clock.
         self._told: Sequence[tuple[int, int]] = ()
+        # Monotonic time since which the steady time is one that was told; None: it is not.
+        self._told_at: float | None = None
         # Time that does not count yet, and monotonic time since which it has been shown.
         self._jumped_to: int | None = None
         self._jumped_at = 0.0
@@ -144,10 +152,13 @@ class NodeTime:
 
     @property
     def is_settled(self) -> bool:
-        """True once there has been an agreed time, or every node is known to have another one."""
+        """True once there has been an agreed time, with none told that is later, or every node is
+        known.
+        """
         self.refresh()
         others = self.others()
-        return self._was_agreed or 0 < others.nodes <= len(others.ahead_ms) + 1
+        is_told_later = self._told_at is not None and (self.off_ms(self._latest) or 0) > CLOCK_OFF_MS
+        return (self._was_agreed and not is_told_later) or 0 < others.nodes <= len(others.ahead_ms) + 1
 
     def off_ms(self, ahead_ms: int) -> int | None:
         """Difference of a clock to the agreed time, None while there is none.
@@ -191,8 +202,7 @@ class NodeTime:
                 ahead_s=(own - agreed) // 1000,
             )
         self._agreed, self._own_is_off = agreed, is_off
-        if self._steady is None:
-            self._steady = _earliest_steady(agreed, [*self._told, *others.steady])
+        self._listen(agreed, others)
         # Clocks of others are known as exactly as beats are quick: they are not followed closely.
         shown = own
         if is_off:
@@ -200,10 +210,22 @@ class NodeTime:
         was_alone = self._was_agreed and not self._had_others and others.nodes > 1
         self._was_agreed, self._had_others = True, self._had_others or others.nodes > 1
         if self._counts(shown, others, is_corrected=was_alone and is_off):
-            self._steady, self._jumped_to = shown, None
+            self._steady, self._jumped_to, self._told_at = shown, None, None
         times = [shown] if self._steady is None else [shown, self._steady]
         self._earliest = min(times)
         self._set_latest(max(times))
+
+    def _listen(self, agreed: int, others: OtherClocks) -> None:
+        """Take over the earliest steady time that others tell, while none is known for sure."""
+        now = self.monotonic()
+        if self._steady is not None and (self._told_at is None or now - self._told_at >= _TELLING_S):
+            return
+        told = _earliest_steady(agreed, [*self._told, *others.steady])
+        if told is None:
+            return
+        if self._steady is None:
+            self._steady, self._told_at = told, now
+        self._steady = min(self._steady, told)
 
     def _counts(self, shown: int, others: OtherClocks, *, is_corrected: bool) -> bool:
         """True for a time that becomes the steady one.

@@ -1,6 +1,7 @@
 """A node's clock: corrected by those of the other nodes, and followed only when that is sure."""
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -313,9 +314,10 @@ def test_a_node_that_joins_after_a_jump_goes_by_the_time_before_it_for_an_hour(
     error_ms: int, steady_ms: tuple[int | None, ...]
 ) -> None:
     bench = Bench(error_ms, error_ms, own_ms=error_ms, steady_ms=steady_ms)
-    for seconds in (0, HOUR - 1):
+    for seconds in (0, 60, HOUR - 61):
         bench.later(seconds)
-        bench.steady_ms = [error_ms] * 2  # theirs is over
+        if seconds:
+            bench.steady_ms = [error_ms] * 2  # theirs is over
         assert (bench.stamp_error_ms, bench.age_error_ms) == (max(0, error_ms), min(0, error_ms))
         assert bench.time.steady_ms() == bench.clock.true_ms()
     bench.later(1)
@@ -334,6 +336,32 @@ def test_a_node_whose_clock_is_off_can_only_tell_of_an_earlier_time(
     """It founded the cluster with this clock, or it alone was set right after a jump of all."""
     bench = Bench(steady_ms, 0, steady_ms=(steady_ms,))
     assert (bench.stamp_error_ms, bench.age_error_ms) == (0, age_error_ms)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_one_faulty_teller_of_three_makes_nothing_expire_early_or_live_for_ever(seed: int) -> None:
+    """All clocks are right, and one node tells any steady time, before or after the other is heard.
+
+    A node that joins never measures ages by a later time than the true one. Its stamps are right
+    once both others are heard, and its ages within an hour.
+    """
+    rng = Random(seed)
+    faulty_ms = rng.choice([-1, 1]) * rng.choice([HOUR_MS, 400 * DAY_MS])
+    is_first = rng.random() < 0.5
+    bench = Bench(0, nodes=3, steady_ms=(faulty_ms if is_first else 0,))
+    assert bench.time.is_settled is not (is_first and faulty_ms > 0)
+    for _ in range(rng.randint(0, 5)):
+        bench.later(rng.randint(0, 5))
+        assert (bench.age_error_ms or 0) <= 0
+        assert bench.stamp_error_ms in (0, faulty_ms)
+    bench.others_ms, bench.steady_ms = [0, 0], (faulty_ms, 0) if is_first else (0, faulty_ms)
+    for seconds in (0, 1, 60, HOUR - 62, 1):
+        bench.later(seconds)
+        assert bench.time.is_settled
+        assert (bench.stamp_error_ms, bench.age_error_ms) in [(0, 0), (0, faulty_ms)]
+        assert (bench.age_error_ms or 0) <= 0
+    bench.later(HOUR)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, 0)
 
 
 def test_a_time_that_was_told_before_any_majority_agreed_still_counts() -> None:
