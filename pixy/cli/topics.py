@@ -208,7 +208,12 @@ def alter(
 @topics.command()
 @click.argument("topic")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--force", is_flag=True, help="Delete even if messages are staged for it; they are lost.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Delete even if messages are staged for it, which are lost, or nodes with replicas of it cannot be reached, "
+    "which may acknowledge further ones until they hear of it.",
+)
 @client_command
 def delete(connection: DaemonConnection, topic: str, yes: bool, force: bool) -> None:
     """Delete TOPIC with all its messages, and the offsets that consumer groups have committed in

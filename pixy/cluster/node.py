@@ -38,9 +38,10 @@ from pixy.cluster.log import (
     StateReplica,
     cluster_id_of,
 )
-from pixy.cluster.node_commands import NodeCommands
+from pixy.cluster.node_commands import NodeCommands, OtherNodes
 from pixy.cluster.node_storage import NodeStorage, StorageHooks
 from pixy.cluster.peering import (
+    AppliedElsewhere,
     ForwardedCommands,
     ForwardedProposals,
     Handler,
@@ -65,7 +66,7 @@ from pixy.cluster.replicas import (
     group_name,
 )
 from pixy.cluster.snapshots import TransferCounts
-from pixy.cluster.state import MOVES_LEVEL, ClusterLimits, Process
+from pixy.cluster.state import APPLIED_LEVEL, MOVES_LEVEL, ClusterLimits, Process
 from pixy.cluster.state_listener import StateListener
 from pixy.cluster.status import (
     ClusterStatus,
@@ -143,6 +144,7 @@ class Node:
     _reactions: StateListener
     _retention: Retention
     _group_coordinator: GroupCoordinator
+    _applied_elsewhere: AppliedElsewhere
     reads: ReadBatcher
     leaders: LeaderWatch
     partitions: Partitions
@@ -346,6 +348,14 @@ class Node:
                 lambda: self.metadata.feature_level >= MOVES_LEVEL and not self.has_left,
                 self._fault,
             )
+        self._applied_elsewhere = AppliedElsewhere(
+            self._log.driver,
+            self.reads,
+            self.partitions,
+            self.calls,
+            self._is_reachable,
+            self._tells_applied,
+        )
         self._group_coordinator = GroupCoordinator(
             self.state_groups,
             Process(self.node_id, self.incarnation),
@@ -399,10 +409,9 @@ class Node:
             self._proposals,
             self.state_groups,
             self.staging,
-            self._is_reachable,
             self._options.random_bytes,
             self._limits,
-            self.confirm_metadata,
+            OtherNodes(self._is_reachable, self.confirm_metadata, self._applied_elsewhere),
         )
 
     def _make_staging(self) -> StagingRouter:
@@ -511,6 +520,7 @@ class Node:
                 PeerMethod.PUT_PIECES: self._put_pieces,
                 PeerMethod.GET_PIECE: self._get_piece,
                 PeerMethod.GIVE_UP: self._given_up,
+                PeerMethod.APPLIED: self._has_applied,
                 **self.methods,
             },
             forwarded=forwarded,
@@ -575,6 +585,15 @@ class Node:
         process = Process(caller, request.incarnation)
         self._group_coordinator.given_up(request.raft_group, process, request.newest_member)
         return b""
+
+    async def _has_applied(self, _: int, payload: bytes) -> bytes:
+        self._check_started()
+        return await self._applied_elsewhere.answer(payload)
+
+    def _tells_applied(self, node_id: int) -> bool:
+        """See `AppliedElsewhere`."""
+        node = self.metadata.nodes.get(node_id)
+        return node is not None and not node.lost and node.feature_level >= APPLIED_LEVEL
 
     def _find_group(self, raft_group: int) -> RaftGroup | None:
         return None if self._starting else self.partitions.find_group(raft_group)

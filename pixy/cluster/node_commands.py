@@ -5,10 +5,19 @@ Each is durable and applied here on return.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any
 
 from pixy.cluster.log import PartitionReplica
-from pixy.cluster.peering import MoveRequest, MovesPlanned, plan_request, view_of
+from pixy.cluster.peering import (
+    AppliedElsewhere,
+    MoveRequest,
+    MovesPlanned,
+    ReplicaQuorums,
+    plan_request,
+    view_of,
+)
 from pixy.cluster.publications import StagingRouter
 from pixy.cluster.replicas import CommandProposals, StateGroups
 from pixy.cluster.state import (
@@ -19,6 +28,7 @@ from pixy.cluster.state import (
     SEEN_LEVEL,
     WHY_NO_MOVES,
     ClusterLimits,
+    DeletedTopic,
     MovesChanged,
     Topic,
     alter_command,
@@ -28,6 +38,7 @@ from pixy.cluster.state import (
     why_no_such_replicas,
 )
 from pixy.errors import (
+    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
     PixyError,
@@ -61,10 +72,27 @@ _COMMAND_S = 15.0
 _CONFIRM_S = 5.0
 _AGAIN_S = 1.0
 """Seconds within which a change is tried again that has met another one."""
+_TOLD_S = 5.0
+"""Seconds that other nodes get to apply a deletion that is answered without them too."""
 _PLANNED_AT_ONCE = 500
 """Partitions whose moves are planned in a step of the event loop."""
 _FIRST_START_S = 300.0
 """Seconds that a node which has joined gets for its first start while others wait to join."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNodes:
+    """The other nodes, as commands need them.
+
+    Attributes:
+        is_reachable: true of a node that can be reached.
+        confirm: waits until metadata has what was committed before, for some seconds.
+        applied: waits until they have applied a deletion.
+    """
+
+    is_reachable: Callable[[int], bool]
+    confirm: Callable[[float], Awaitable[None]]
+    applied: AppliedElsewhere
 
 
 class NodeCommands:
@@ -74,10 +102,9 @@ class NodeCommands:
         proposals: proposes them.
         state_groups: the state machines that they change.
         staging: staged writes, which a topic is not deleted under.
-        is_reachable: true of a node that can be reached.
         random_bytes: source of ids.
         limits: of the cluster.
-        confirm: waits until metadata has what was committed before, for some seconds.
+        others: the other nodes.
     """
 
     def __init__(
@@ -85,19 +112,18 @@ class NodeCommands:
         proposals: CommandProposals,
         state_groups: StateGroups,
         staging: StagingRouter,
-        is_reachable: Callable[[int], bool],
         random_bytes: Callable[[int], bytes],
         limits: ClusterLimits,
-        confirm: Callable[[float], Awaitable[None]],
+        others: OtherNodes,
     ) -> None:
         self._proposals = proposals
         self._state_groups = state_groups
         self._metadata = state_groups.metadata
         self._staging = staging
-        self._is_reachable = is_reachable
         self._random_bytes = random_bytes
         self.limits = limits
-        self._confirm = confirm
+        self._is_reachable, self._confirm = others.is_reachable, others.confirm
+        self._applied = others.applied
         # When a node was first refused for the sake of these, which have joined and not started.
         self._waiting_since: dict[int, float] = {}
 
@@ -142,29 +168,72 @@ class NodeCommands:
         return await self._topic(name, command, b"" if known is None else known.topic_id)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic and its records; with `force` also if records of it are staged.
+        """Delete a topic and its records. On return no replica of it acknowledges any more.
+
+        Args:
+            force: also if records of it are staged, or nodes that cannot be reached may acknowledge
+                further ones until they hear of the deletion.
 
         Raises:
             UnknownTopic, FailedPrecondition.
+            Unavailable: such nodes cannot be reached; the topic stays.
+            DeadlineExceeded: the topic may be deleted, or is, and such nodes do not answer.
         """
         command = delete_command(name, await self._identify(name))
         topic = self._metadata.topics.get(name)
         if topic is None:
             await self._run(command, _COMMAND_S)
             return
+        if not force:
+            self._check_closable(topic)
+        until = asyncio.get_running_loop().time() + _COMMAND_S
         with self._staging.deleting(topic, force=force):
-            await self._run(command, _COMMAND_S, frees_space=True)
+            result = await self._run(command, _COMMAND_S, frees_space=True)
+        if isinstance(result, DeletedTopic):
+            topic = result.topic
+        await self._close_elsewhere(topic, until, force=force)
+
+    def _check_closable(self, topic: Topic) -> None:
+        """Raise `Unavailable` if nodes that cannot be reached may acknowledge for a topic."""
+        quorums = ReplicaQuorums(topic)
+        present = {each.node_id for each in self._metadata.nodes.values() if not each.lost}
+        silent = {each for each in quorums.nodes & present if not self._is_reachable(each)}
+        if quorums.is_majority(silent):
+            raise Unavailable(
+                f"{_names_of(silent)} cannot be reached, and may go on to acknowledge messages for topic {topic.name}; force "
+                "deletes it all the same"
+            )
+
+    async def _close_elsewhere(self, topic: Topic, until: float, *, force: bool) -> None:
+        """Wait until the nodes that do not know of the deletion of a topic acknowledge nothing."""
+        quorums, left = ReplicaQuorums(topic), until - asyncio.get_running_loop().time()
+        silent = await self._applied.wait(
+            self._state_groups.metadata_replica.group,
+            quorums.nodes,
+            lambda silent: not quorums.is_majority(silent),
+            min(left, _TOLD_S) if force else left,
+            gives_up=force,
+        )
+        if not force and quorums.is_majority(silent):
+            raise DeadlineExceeded(
+                f"topic {topic.name} is deleted, but {_names_of(silent)} may acknowledge messages for it until they hear of it"
+            )
 
     async def delete_records(self, replica: PartitionReplica, offset: int) -> None:
-        """Remove the records of a partition below an offset.
+        """Remove the records of a partition below an offset. On return no node that can be reached
+        serves them any more, unless it has not applied that in `_TOLD_S`.
 
         Raises:
             UnknownPartition: its topic was deleted.
             FailedPrecondition: a node has an older release.
         """
         self.check_removing()
-        command = PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=offset, for_client=True))
-        await self._proposals.run(replica, command.SerializeToString(), _COMMAND_S)
+        if offset > replica.log.begin_offset:
+            command = PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=offset, for_client=True))
+            await self._proposals.run(replica, command.SerializeToString(), _COMMAND_S)
+        if replica.group is not None:
+            nodes = replica.replicas if replica.move is None else (*replica.replicas, *replica.move.target)
+            await self._applied.wait(replica.group, nodes, _is_empty, _TOLD_S, gives_up=True)
 
     async def _identify(self, name: str) -> bytes:
         """Id of the topic that has a name now. The command may be carried out long after its caller
@@ -447,3 +516,11 @@ class NodeCommands:
                 f"no majority: this node reaches {len(reached)} of the {len(voters)} nodes of {replica.name}"
             )
         return await self._proposals.run(replica, payload, _COMMAND_S)
+
+
+def _is_empty(nodes: AbstractSet[int]) -> bool:
+    return not nodes
+
+
+def _names_of(nodes: AbstractSet[int]) -> str:
+    return f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}"

@@ -58,6 +58,12 @@ class CommitMessages:
         if self._timer is None:
             self._timer = self._loop.call_at(at, self._tell_due)
 
+    def tell(self, group: RaftGroup) -> None:
+        """Tell the followers of a group now, if this node leads it."""
+        self._due.pop(group, None)
+        self._awaited.pop(group, None)
+        self._tell(group)
+
     def _tell_awaited(self) -> None:
         groups, self._awaited = self._awaited, {}
         for group in groups:

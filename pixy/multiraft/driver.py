@@ -785,6 +785,12 @@ class Driver:
         if others:
             self.transfer(group, max(others)[1])
 
+    def tell_commit(self, group: RaftGroup) -> None:
+        """Tell the followers of a group that this node leads of its commit index, without a delay:
+        they apply what is applied here before they take what is sent to them afterwards.
+        """
+        self._commits.tell(group)
+
     def change_configuration(self, group: RaftGroup, change: ConfChangeV2) -> bool:
         """Propose a configuration change; False if this node does not lead, or hands over.
 

@@ -804,3 +804,29 @@ class IsMemberResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IsMemberResponse: _TypeAlias = IsMemberResponse  # noqa: Y015
+
+@_typing.final
+class AppliedRequest(_message.Message):
+    """Whether a node has applied an entry of a raft group. Answered once it has, or has no replica of the
+    group any more; the answer is empty. If the entry deletes a topic, its replicas are closed then.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    index: _builtins.int
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppliedRequest: _TypeAlias = AppliedRequest  # noqa: Y015

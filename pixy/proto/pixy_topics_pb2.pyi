@@ -165,7 +165,10 @@ class DeleteTopicRequest(_message.Message):
     topic: _builtins.str
     """Topic to delete."""
     force: _builtins.bool
-    """Delete the topic even if stages have unpublished records for it. Those records are lost."""
+    """Delete the topic even if stages have unpublished records for it, and without nodes that cannot be
+    reached. Those records are lost, and so are messages that such nodes acknowledge, where they have
+    a majority of the replicas of a partition, until they hear of the deletion.
+    """
     def __init__(
         self,
         *,

@@ -110,11 +110,17 @@ class TopicsServicer(object):
         """Deletes a topic for good, with its messages and all offsets that consumer groups have committed
         in it. When the call returns, a topic of that name can be created again; it is empty and has
         another id. A client that continues to produce or consume does so if `auto_create_topics` is
-        on.
+        on. No node acknowledges a message for the deleted topic any more, unless `force` has deleted it
+        without nodes that could not be reached.
 
         Status codes:
         NOT_FOUND (5)            no such topic;
-        FAILED_PRECONDITION (9)  stages have unpublished records for it, and `force` is not set.
+        FAILED_PRECONDITION (9)  stages have unpublished records for it, and `force` is not set;
+        UNAVAILABLE (14)         so many nodes with replicas cannot be reached that these may go on to
+        acknowledge messages, or one of them has the only replica of a
+        partition, and `force` is not set; the topic stays;
+        DEADLINE_EXCEEDED (4)    the topic may be deleted; if the message says that it is, nodes that
+        it names may acknowledge messages until they hear of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,9 +128,10 @@ class TopicsServicer(object):
 
     def DeleteRecords(self, request, context):
         """Removes the records of partitions below an offset, as Kafka's DeleteRecords. When the call
-        returns, they cannot be read any more; consumers may still get some that were read before. The
-        disk has their room again once whole segments are removed. Consumer groups below the new begin
-        go on there.
+        returns, they cannot be read any more; consumers may still get some that were read before. A
+        node that cannot be reached, or has not heard of it after five seconds, serves them until it
+        does. The disk has their room again once whole segments are removed. Consumer groups below the
+        new begin go on there.
 
         Each partition succeeds or fails on its own, and the error is that of one which failed. The
         same request may be sent again.

@@ -98,6 +98,17 @@ async def test_whoever_waits_is_told_at_once_and_others_are_not() -> None:
 
 
 @in_virtual_time
+async def test_what_cannot_wait_is_told_within_the_call_and_once() -> None:
+    groups = Groups()
+    groups.messages.due(groups.other)
+    groups.messages.due(groups.one)
+    groups.messages.tell(groups.one)
+    assert groups.told == [("one", 0.0)]
+    await asyncio.sleep(1)
+    assert groups.told == [("one", 0.0), ("other", 0.01)]
+
+
+@in_virtual_time
 async def test_without_a_delay_all_are_told_at_once() -> None:
     groups = Groups(delay_s=0.0)
     groups.messages.due(groups.one)

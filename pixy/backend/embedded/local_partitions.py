@@ -139,7 +139,7 @@ class LocalPartitions:
         offset = replica.log.end_offset if offset < 0 else offset
         if offset > replica.log.begin_offset:
             _check_range(replica, offset)
-            await self._node.commands.delete_records(replica, offset)
+        await self._node.commands.delete_records(replica, offset)
         return replica.log.begin_offset
 
     async def _search_some(

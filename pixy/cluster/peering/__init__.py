@@ -4,6 +4,7 @@ Messages and calls between nodes, the first start, elections after a loss, and v
 metadata. Connections themselves are in `pixy.peers`.
 """
 
+from pixy.cluster.peering.applied_elsewhere import AppliedElsewhere, ReplicaQuorums
 from pixy.cluster.peering.forwarded_commands import ForwardedCommands
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.cluster.peering.leader_watch import LeaderWatch
@@ -30,6 +31,7 @@ from pixy.cluster.peering.voter_changes import state_group_members
 
 __all__ = [
     "REQUESTED",
+    "AppliedElsewhere",
     "CallPeer",
     "CancelPlan",
     "DrainPlan",
@@ -52,6 +54,7 @@ __all__ = [
     "RemotePartition",
     "ReplicaCalls",
     "ReplicaDepartures",
+    "ReplicaQuorums",
     "plan_request",
     "state_group_members",
     "view_of",

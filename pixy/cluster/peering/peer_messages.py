@@ -145,6 +145,7 @@ class PeerMethod(IntEnum):
     CHECK_COPY = 17
     FETCH_COPY = 18
     END_COPY = 19
+    APPLIED = 20
 
 
 class Beat(NamedTuple):

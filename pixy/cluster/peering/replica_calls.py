@@ -68,6 +68,11 @@ class ReplicaCalls:
         """The node stops: calls that fail are not repeated."""
         self._stopped = True
 
+    @property
+    def has_stopped(self) -> bool:
+        """True once the node stops: no call succeeds any more."""
+        return self._stopped
+
     def candidate(self, raft_group: int, replicas: Sequence[int], tried: Collection[int]) -> int | None:
         """The replica to ask next, None if all were tried."""
         leader = self.leaders.get(raft_group)

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import structlog
 
+from pixy.aio.futures import resolve
 from pixy.cluster.log import (
     DataDirectory,
     Mark,
@@ -176,6 +177,8 @@ class Partitions:
         # Until `restore` a group may be in the journal: a new one would have forgotten its vote.
         self._restored = False
         self.opening = PartitionOpening(self._open_new, self._is_preferred, self._elect)
+        # One for each deleted topic with raft groups.
+        self._dropped: set[asyncio.Future[None]] = set()
         # Deleted topics whose directories still have their names.
         self._dropping: dict[str, DroppedTopic] = {}
 
@@ -425,7 +428,22 @@ class Partitions:
         dropped = DroppedTopic(deque(replicas), self._topics, self._writer, self._removal)
         self._dropping[topic.name] = dropped
         self._retire(topic.name, dropped)
-        self._forget(deque(replicas), then)
+        gone = asyncio.get_running_loop().create_future()
+        self._dropped.add(gone)
+
+        def forgotten() -> None:
+            self._dropped.discard(gone)
+            resolve(gone, None)
+            then()
+
+        self._forget(deque(replicas), forgotten)
+
+    async def wait_dropped(self) -> None:
+        """Wait until the raft groups of all topics that are deleted by now are gone: no entry of
+        theirs is confirmed any more.
+        """
+        if self._dropped:
+            await asyncio.wait([*self._dropped])
 
     def _retire(self, name: str, dropped: DroppedTopic) -> None:
         """Rename the directories of a deleted topic, a few at a time between other jobs."""

@@ -32,6 +32,7 @@ from pixy.cluster.state.metadata import (
 )
 from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.nodes import (
+    APPLIED_LEVEL,
     COPIES_LEVEL,
     DEPARTURES_LEVEL,
     FEATURE_LEVEL,
@@ -69,6 +70,7 @@ from pixy.cluster.state.topic_commands import (
 from pixy.cluster.state.topic_config import log_options
 
 __all__ = [
+    "APPLIED_LEVEL",
     "CALL_PIECES_MAX",
     "COPIES_LEVEL",
     "DEPARTURES_LEVEL",

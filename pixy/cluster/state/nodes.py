@@ -65,7 +65,7 @@ FEATURE_LEVEL = 9
     7  nodes say whether their raft groups need one that leaves; commands that set or remove offsets
        or alter topics say what was seen
     8  nodes give copies of partitions
-    9  commands that move replicas between nodes
+    9  commands that move replicas between nodes; nodes say when they have applied an entry
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -100,6 +100,9 @@ COPIES_LEVEL = 8
 
 MOVES_LEVEL = 9
 """First level at which all nodes know the commands that move replicas."""
+
+APPLIED_LEVEL = 9
+"""First level of a node that can be asked whether it has applied an entry."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

@@ -32,6 +32,7 @@ OF_METHODS: dict[int, Any] = {
     PeerMethod.CHECK_COPY: copies_pb.CheckCopyRequest,
     PeerMethod.FETCH_COPY: copies_pb.FetchCopyRequest,
     PeerMethod.END_COPY: copies_pb.EndCopyRequest,
+    PeerMethod.APPLIED: pb.AppliedRequest,
 }
 """Those without lists; FETCH_SNAPSHOT has a codec of its own, NODES and STATUS are empty."""
 CASES = [(method, path) for method, request in REQUESTS.items() for path in repeated_fields(request)]

@@ -312,6 +312,21 @@ async def test_a_deletion_is_notified_before_later_changes(tmp_path: Path) -> No
         assert told.of == [("changed", "topic"), ("deleted", "topic"), ("changed", "topic")]
 
 
+async def test_the_answer_to_a_deletion_comes_when_all_raft_groups_are_gone(tmp_path: Path) -> None:
+    """A thousand, which are removed in several iterations of the loop."""
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
+        await cluster.create_topic("topic", 1000)
+        topic = cluster.node.metadata.topics["topic"]
+        for number in range(1000):
+            replica = cluster.node.partition(TopicPartition("topic", number))
+            assert replica is not None
+            cluster.node.partitions.group_of(replica)
+        groups = cluster.node._log.driver.groups
+        assert groups.keys() >= {*topic.raft_groups}
+        await cluster.node.commands.delete_topic("topic")
+        assert not groups.keys() & {*topic.raft_groups}
+
+
 @pytest.mark.slow
 @pytest.mark.no_debug
 async def test_a_topic_of_ten_thousand_partitions_can_be_created_used_and_deleted(tmp_path: Path) -> None:
