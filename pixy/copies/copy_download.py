@@ -117,13 +117,15 @@ class CopyDownload:
         Raises:
             DescendingEpoch, CorruptData: see the table of the module.
         """
-        run = self._checked(answer, bytes_max)
+        # Each look at the data copies them.
+        data = answer.data
+        run = self._checked(answer, data, bytes_max)
         ends = run.position == answer.total_bytes
-        if not ends and len(self._partial) + len(answer.data) < self._needed:
-            self._partial += answer.data
+        if not ends and len(self._partial) + len(data) < self._needed:
+            self._partial += data
             self._run = run
             return []
-        chunk = memoryview(bytes(self._partial) + answer.data)
+        chunk = memoryview(b"".join((self._partial, data)))
         batches, at, offset, epoch, needed = self._batches(chunk)
         if offset == self.end_offset:
             at = len(chunk)
@@ -138,9 +140,9 @@ class CopyDownload:
         self._partial, self._needed = bytearray(chunk[at:]), needed
         return batches
 
-    def _checked(self, answer: FetchCopyResponse, bytes_max: int) -> _ChunkRun:
-        """The run that an answer ends, if it is what was asked for."""
-        run, size = self._run, len(answer.data)
+    def _checked(self, answer: FetchCopyResponse, data: bytes, bytes_max: int) -> _ChunkRun:
+        """The run that an answer with some data ends, if it is what was asked for."""
+        run, size = self._run, len(data)
         where = f"byte {answer.position} of the segment at offset {answer.segment}"
         if run is not None and (answer.segment, answer.position) != (run.segment, run.position):
             raise CorruptData(
@@ -152,13 +154,13 @@ class CopyDownload:
             raise CorruptData(
                 f"{size} bytes from {where}, which has {answer.total_bytes}, {bytes_max} were asked for"
             )
-        if crc32c(answer.data) != answer.crc:
+        if (found := crc32c(data)) != answer.crc:
             raise CorruptData(
-                f"{size} bytes from {where} have CRC {crc32c(answer.data):#010x}, expected {answer.crc:#010x}"
+                f"{size} bytes from {where} have CRC {found:#010x}, expected {answer.crc:#010x}"
             )
         begin, crc = answer.position, answer.crc
         if run is not None and answer.run_position == run.begin:
-            begin, crc = run.begin, crc32c(answer.data, run.crc)
+            begin, crc = run.begin, crc32c(data, run.crc)
         if (answer.run_position, answer.run_crc) != (begin, crc):
             raise CorruptData(
                 f"the run from byte {answer.run_position} to {size} bytes behind {where} has CRC "

@@ -43,7 +43,11 @@ from pixy.storage import (
 )
 
 SYNC_BYTES = 16 << 20
-"""Bytes that are copied between two syncs: at most so much is fetched again after a crash."""
+_SYNC_SHARE = 20
+_SYNC_BYTES_MAX = 128 << 20
+"""Bytes that are copied between two syncs, and are fetched again after a crash: as many at least,
+a part of what was copied, and as many at most. A sync takes as long as some megabytes besides.
+"""
 
 
 class OwnRecords(NamedTuple):
@@ -87,7 +91,8 @@ class StagedCopy:
         self._topic = topic
         self._directory = copy_directory(topics, identity.raft_group)
         self._log = self._new_log()
-        self._unsynced_bytes = 0
+        # Since the last sync, and since the copy was opened.
+        self._unsynced_bytes = self._written_bytes = 0
         self.begin_offset = self.end_offset = 0
 
     def _new_log(self) -> PartitionLog:
@@ -148,8 +153,10 @@ class StagedCopy:
         """Add verified batches, which end at an offset."""
         self._log.write(batches, AgedSegments())
         self.end_offset = end_offset
-        self._unsynced_bytes += sum(map(len, batches))
-        if self._unsynced_bytes >= SYNC_BYTES:
+        size = sum(map(len, batches))
+        self._unsynced_bytes += size
+        self._written_bytes += size
+        if self._unsynced_bytes >= max(SYNC_BYTES, min(self._written_bytes // _SYNC_SHARE, _SYNC_BYTES_MAX)):
             self._write_manifest(self._sync())
 
     def _sync(self) -> AppliedPosition:

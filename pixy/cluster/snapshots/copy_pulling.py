@@ -290,9 +290,11 @@ class CopyPulling:
                     ahead.add_done_callback(failure_of)  # Nobody asks for it if this answer is refused.
                 await run_on(self._log.copying, partial(copy.take, answer, size))
                 sources.progressed()
-                copy.progress.add(len(answer.data), self._loop.time())
-                self.fetched_bytes += len(answer.data)
-                await self._pace(len(answer.data))
+                # Each look at the data copies them.
+                fetched = len(answer.data)
+                copy.progress.add(fetched, self._loop.time())
+                self.fetched_bytes += fetched
+                await self._pace(fetched)
         finally:
             if ahead is not None:
                 ahead.cancel()
