@@ -796,14 +796,9 @@ class Node:
         return None if self._reports is None else self._log.counters
 
     @property
-    def snapshot_counts(self) -> TransferCounts | None:
-        """See `NodePeers`, None for a node that never has peers."""
-        return None if self.peers is None else self.peers.snapshot_counts
-
-    @property
-    def copy_counts(self) -> TransferCounts | None:
-        """See `NodePeers`, None for a node that never has peers."""
-        return None if self.peers is None else self.peers.copy_counts
+    def transfers(self) -> dict[str, TransferCounts]:
+        """See `NodePeers`, empty for a node that never has peers."""
+        return {} if self.peers is None else self.peers.transfers
 
     async def status(self) -> ClusterStatus:
         """Status of the cluster, with what the other nodes know of raft groups."""

@@ -115,10 +115,8 @@ class ClusterSamples:
                 registry.add(name, lambda number=number: (Sample((cluster,), number),))  # type: ignore[misc]
 
         if self._node is not None:
-            transfers = {"snapshots": self._node.snapshot_counts, "copies": self._node.copy_counts}
-            for what, transferred in transfers.items():
-                if transferred is not None:
-                    add_transfers(registry, cluster, what, transferred)
+            for what, transferred in self._node.transfers.items():
+                add_transfers(registry, cluster, what, transferred)
 
     # --- gathering --------------------------------------------------------------------------------
 

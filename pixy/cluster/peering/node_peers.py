@@ -57,6 +57,7 @@ from pixy.cluster.snapshots import (
     SnapshotServing,
     StagedPieces,
     TransferCounts,
+    transfer_counts,
 )
 from pixy.cluster.state import (
     COPIES_LEVEL,
@@ -270,24 +271,14 @@ class NodePeers:
         return self._search.waiting_for
 
     @property
-    def snapshot_counts(self) -> TransferCounts | None:
-        """Snapshots that this node has sent and fetched, None until it has a log."""
+    def transfers(self) -> dict[str, TransferCounts]:
+        """Counts of `snapshots` and of `copies` of partitions, none until there is a log."""
         if self._log is None:
-            return None
-        serving, fetching = self._serving, self._fetching
-        return TransferCounts(
-            serving.sent, serving.sent_bytes, fetching.fetched, fetching.fetched_bytes, fetching.failed
-        )
-
-    @property
-    def copy_counts(self) -> TransferCounts | None:
-        """Copies of partitions that this node has sent and fetched, None until it has a log."""
-        if self._log is None:
-            return None
-        serving, fetching = self._copies, self._fetched_copies
-        return TransferCounts(
-            serving.sent, serving.sent_bytes, fetching.fetched, fetching.fetched_bytes, fetching.failed
-        )
+            return {}
+        return {
+            "snapshots": transfer_counts(self._serving, self._fetching),
+            "copies": transfer_counts(self._copies, self._fetched_copies),
+        }
 
     def copy_progress(self, raft_group: int) -> tuple[CopyProgress | None, str]:
         """See `CopyFetching.progress`."""

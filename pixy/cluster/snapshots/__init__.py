@@ -8,7 +8,7 @@ from pixy.cluster.snapshots.copy_pulling import CopyFetchingOptions, CopyMethod
 from pixy.cluster.snapshots.copy_serving import CopyServing
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshots.snapshot_serving import SnapshotServing
-from pixy.cluster.snapshots.transfer_counts import TransferCounts
+from pixy.cluster.snapshots.transfer_counts import TransferCounts, transfer_counts
 
 __all__ = [
     "CopyFetching",
@@ -20,4 +20,5 @@ __all__ = [
     "SnapshotServing",
     "StagedPieces",
     "TransferCounts",
+    "transfer_counts",
 ]

@@ -2,7 +2,7 @@
 each other.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class TransferCounts(NamedTuple):
@@ -19,3 +19,32 @@ class TransferCounts(NamedTuple):
     fetched: int
     fetched_bytes: int
     failed: int
+
+
+class TransferSource(Protocol):
+    """Gives snapshots or copies; see `TransferCounts`."""
+
+    sent: int
+    sent_bytes: int
+
+
+class TransferDestination(Protocol):
+    """Fetches them; see `TransferCounts`."""
+
+    fetched: int
+    failed: int
+
+    @property
+    def fetched_bytes(self) -> int:
+        """See `TransferCounts`."""
+
+
+def transfer_counts(source: TransferSource, destination: TransferDestination) -> TransferCounts:
+    """The counts of both sides of a node."""
+    return TransferCounts(
+        source.sent,
+        source.sent_bytes,
+        destination.fetched,
+        destination.fetched_bytes,
+        destination.failed,
+    )
