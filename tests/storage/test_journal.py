@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pixy.errors import Unavailable
 from pixy.storage import (
     File,
     Journal,
@@ -548,18 +549,21 @@ async def test_without_room_a_command_that_frees_space_and_what_is_before_it_use
     bench.append(b"waits")
     await bench.flush()
     assert bench.journal.blocked is not None
+    bench.journal.check_spare(len(FREES))
     bench.append_unit((ENTRY, 2, 1, 1, 1, 0, None, FREES))
     await bench.flush()
     assert bench.durable == [[1], [2], [3]]
     bench.append(b"behind")
     await bench.flush()
     assert bench.journal.blocked is not None
+    with pytest.raises(Unavailable, match=r"the disk is full: .*make room for \d+ bytes by other means"):
+        bench.journal.check_spare(len(FREES))
     bench.append_unit((ENTRY, 2, 1, 2, 1, 0, None, FREES))
     for _ in range(3):
         await bench.worker.wait()
         bench.worker.step()
         await asyncio.sleep(0)
-    assert f"make room for {file_bytes + spare_bytes} bytes by other means" in str(bench.journal.blocked)
+    assert bench.journal.blocked is not None
     bench.disk.heal()
     while bench.durable[-1] != [5]:
         await bench.worker.wait()

@@ -48,7 +48,7 @@ class CommandProposals:
 
         Args:
             timeout_s: seconds until `DeadlineExceeded` is raised in any case.
-            frees_space: the journal may have room for it on a full disk.
+            frees_space: it is proposed on a full disk, if the journal has spare bytes for it.
 
         Raises:
             Unavailable: the disk has no room, or before `timeout_s` that no leader can be elected.
@@ -60,23 +60,18 @@ class CommandProposals:
         if refused is not None:
             raise refused
         stalled = self._log.stalled
-        if stalled is not None and not frees_space:
-            raise Unavailable(str(stalled))
+        if stalled is not None:
+            if not frees_space:
+                raise Unavailable(str(stalled))
+            self._log.journal.check_spare(len(payload))
         if timeout_s != NEVER and (reason := self._why_leaderless(group)):
             raise Unavailable(reason)
         answer: asyncio.Future[Any] = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
         self._log.driver.propose(group, EntryType.COMMAND, payload, partial(resolve, answer), deadline)
-        try:
-            # Nobody looks at the deadlines of a node that is alone.
-            async with asyncio.timeout(timeout_s if frees_space else None):
-                result = await answer
-        except TimeoutError:
-            result = DeadlineExceeded(f"not applied within {timeout_s:g} s; it may be yet")
+        result = await answer
         if isinstance(result, (DeadlineExceeded, Unavailable)) and (reason := self._why_leaderless(group)):
             raise type(result)(f"{result}: {reason}")
-        if isinstance(result, DeadlineExceeded) and self._log.stalled is not None:
-            raise DeadlineExceeded(f"{result}: {self._log.stalled}")
         if isinstance(result, PixyError):
             raise result
         return result

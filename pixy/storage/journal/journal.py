@@ -243,6 +243,25 @@ class Journal:
         if self._flushing is None and not self._scheduled and self._finished is None:
             self._schedule()
 
+    def check_spare(self, size: int) -> None:
+        """Return if there are spare bytes for a command that frees space, and what waits before it.
+
+        Args:
+            size: bytes of its payload.
+
+        Raises:
+            Unavailable: there are not; the message says what to do.
+        """
+        waiting = [*self._full, self._gathered]
+        if self._flushing is not None:
+            waiting.append(self._flushing)
+        needed = RECORD_HEAD_BYTES + size + sum(FLUSH_FRAME_BYTES + each.bytes for each in waiting)
+        if self._at.position + needed > self._size:
+            room = max(self._file_bytes, needed) + self._spare_bytes
+            raise Unavailable(
+                f"{self.blocked}; what is kept for deletions does not suffice: make room for {room} bytes by other means"
+            )
+
     async def drained(self) -> None:
         """Wait until all appended units are durable, or cannot become so: the journal is broken or
         the disk is full.
@@ -459,14 +478,7 @@ class Journal:
         if self._file is None or (not fits and position > FILE_HEADER_BYTES):
             number += 1
             size = max(self._file_bytes, FILE_HEADER_BYTES + needed) + self._spare_bytes
-            try:
-                self._create_file(number, size)
-            except _DiskFullError as error:
-                if not gathered.may_use_spare:
-                    raise
-                raise _DiskFullError(
-                    f"{error}; what is kept for deletions does not suffice: make room for {size} bytes by other means"
-                ) from error
+            self._create_file(number, size)
             position = FILE_HEADER_BYTES
             new_files.append(number)
             self._at = JournalPosition(number, position, flush_number)
