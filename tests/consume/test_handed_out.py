@@ -42,6 +42,15 @@ def test_the_marks_that_changed_first_are_forgotten_at_the_limit() -> None:
     assert [handed_out.of(group, T0, b"id") for group in "abc"] == [1, 0, 1]
 
 
+def test_a_mark_is_forgotten_when_the_group_begins_anew() -> None:
+    handed_out = HandedOut()
+    for group in ("g", "h"):
+        handed_out.put(group, T0, b"id", 5)
+    handed_out.forget("g", T0)
+    handed_out.forget("none", T0)
+    assert [handed_out.of(group, T0, b"id") for group in "gh"] == [0, 5]
+
+
 async def acked(world: World, *offsets: int) -> None:
     for offset in offsets:
         assert await world.ack(0, offset) == [None]
@@ -188,3 +197,23 @@ async def test_a_partition_that_is_closed_while_it_is_committed_does_not_move_ba
     await stopping
     assert world.committed() == OffsetCommit(1)
     assert world.backend.groups.of("g").handed_out == {T0: 2}
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["embedded", "Kafka"])
+@pytest.mark.parametrize("begins", ["by itself", "where a client sets it"])
+async def test_acks_of_a_deleted_group_have_no_effect_on_the_next_one(
+    make_world: MakeWorld, keeps: bool, begins: str
+) -> None:
+    """Offsets that expire go in the same way."""
+    world = make_world(subscription_timeout=1.0)
+    world.backend.keeps_handed_out = keeps
+    world.log().append(*[b"x"] * 5)
+    assert (await world.consume(5)).offsets == [0, 1, 2, 3, 4]
+    await acked(world, 0, 1, 2, 3, 4)
+    await world.pass_time(INTERVAL_S)
+    await world.pass_time(10.0)
+    await world.backend.delete_group("g")
+    if begins == "where a client sets it":
+        await world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)})
+    await acked(world, 1, 2, 4)
+    assert (await world.consume(5)).offsets == [0, 1, 2, 3, 4]

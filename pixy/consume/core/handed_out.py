@@ -1,7 +1,8 @@
 """Marks of what was ever handed out to consumer groups, by partition. Pure.
 
 A mark is an offset: nothing from it on was ever handed out to the group. So an ack from there on
-concerns a record that no client has, and has no effect (`partition_offers`). Marks only grow.
+concerns a record that no client has, and has no effect (`partition_offers`). Marks only grow, until
+the group begins anew: its offsets were deleted, or have expired.
 
 Each commit carries the mark, where the backend keeps marks: also a commit of a partition that
 nothing was acked in. The next owner begins with it, be it another process or this one after a
@@ -9,8 +10,9 @@ restart. What this one has handed out since the last commit it remembers itself.
 
     known about a partition that becomes live       its mark
     a mark was committed                            that one
-    nothing was committed for the group             the position at which the group begins: it
-                                                    commits before it gets anything
+    nothing was committed for the group, or not     the position at which the group begins: it
+    any more                                        commits before it gets anything. What this
+                                                    process remembers of it is forgotten
     a commit without a mark: of an earlier          `pending_max` behind the last acked offset:
     release, or in front of Kafka, whose commits    more unacked records than that are never out.
     have no place for it                            But 0 if a client has set the first offset of
@@ -63,8 +65,12 @@ class HandedOut:
         return mark is not None and mark.topic_id == topic_id and mark.fresh
 
     def begin(self, group: str, partition: TopicPartition, topic_id: bytes) -> None:
-        """A client sets the first offset of a group."""
+        """A client sets the first offset of a group, whatever is remembered of an earlier one."""
         self._put(group, partition, _Mark(topic_id, 0, fresh=True))
+
+    def forget(self, group: str, partition: TopicPartition) -> None:
+        """A group has no committed offset in a partition, so it begins anew there."""
+        self._marks.pop((group, partition), None)
 
     def put(self, group: str, partition: TopicPartition, topic_id: bytes, offset: int) -> None:
         """Remember a mark."""

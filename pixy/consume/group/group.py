@@ -516,6 +516,7 @@ class ConsumerGroup:
             key = TopicPartition(topic, partition)
             before, served = committed.get(partition), ranges[partition]
             if before is None:
+                self._environment.handed_out.forget(self.name, key)
                 tracker = first_position(
                     served, oldest=oldest or subscription.has_seen_birth(topic_id, partition)
                 )
@@ -722,14 +723,13 @@ class ConsumerGroup:
 
     async def _first_offsets(self, keys: Collection[TopicPartition]) -> Mapping[TopicPartition, bytes]:
         """Read what is committed, so that the backend has seen it. Returns partitions without a
-        committed offset, with the ids of their topics, if the backend does not know itself that
-        nothing of them was handed out.
+        committed offset, of which nothing was handed out, with the ids of their topics.
         """
         backend = self._environment.backend
         found: dict[TopicPartition, bytes] = {}
         for name in {key.topic for key in keys}:
             topic, committed = backend.topic(name), await backend.committed_offsets(self.name, name)
-            if topic is not None and not backend.keeps_handed_out:
+            if topic is not None:
                 missing = [key for key in keys if key.topic == name and key.partition not in committed]
                 found.update(dict.fromkeys(missing, topic.topic_id))
         return found
