@@ -41,6 +41,10 @@ _look_elsewhere = WaitingAcks._look_elsewhere
 _publish = ReplicatedStaging.publish
 
 
+async def not_closed(*_: object, **__: object) -> None:
+    """As `NodeCommands._close_elsewhere`, without the wait."""
+
+
 def departs_for_good(self: Driver, group: RaftGroup, error: PixyError, then: Callable[[], None]) -> None:
     """A departed node numbers its proposals from 1 again."""
     _depart(self, group, error, then)

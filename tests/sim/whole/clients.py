@@ -19,7 +19,17 @@ from tests.sim.whole.audits import Audits
 from tests.sim.whole.calls import Call, Calls, Outcome
 from tests.sim.whole.log_audit import Record, Send
 from tests.sim.whole.machine import Machine
-from tests.sim.whole.objects import DELETED_MEANWHILE, Alter, Commit, Create, Delete, Read, TopicState, Use
+from tests.sim.whole.objects import (
+    ACKNOWLEDGED,
+    DELETED_MEANWHILE,
+    Alter,
+    Commit,
+    Create,
+    Delete,
+    Read,
+    TopicState,
+    Use,
+)
 from tests.sim.whole.swarm import Habits
 
 _MARKS = "mark"
@@ -230,7 +240,7 @@ class Clients:
         )
 
         async def ask(backend: EmbeddedBackend) -> Any:
-            return await backend.delete_topic(name, force=True)
+            return await backend.delete_topic(name)
 
         self._calls.ask(call, ask)
 
@@ -328,6 +338,8 @@ class Clients:
 
     def _appended(self, partition: TopicPartition, send: Send, call: Call) -> None:
         self._missing(call, partition)
+        if call.outcome is Outcome.OK and partition.topic in self._habits.passing_topics:
+            self._audits.topic(partition.topic, call, Use(partition.partition), ACKNOWLEDGED)
         self._audits.appended(partition, send, call)
 
     def _fetch(self, client: _Client, machine: Machine) -> None:

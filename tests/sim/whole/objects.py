@@ -47,10 +47,15 @@ class Read(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A call on a partition that was refused because there is no such partition."""
+    """A call on a partition that was refused because there is no such partition, or a record of it
+    that was acknowledged.
+    """
 
     partition: int
 
+
+ACKNOWLEDGED = "acknowledged"
+"""Output of the use of a partition that is there."""
 
 DELETED_MEANWHILE = "deleted meanwhile"
 """Output of a call that had an effect, and found the topic deleted behind it."""
@@ -69,7 +74,7 @@ def step_topic(state: TopicState | None, input: Any, output: Any) -> Sequence[To
             return _read(state, output)
         case Use(partition):
             known = state is not None and partition < state.partitions
-            return [] if known else [state]
+            return [state] if known is (output == ACKNOWLEDGED) else []
     raise AssertionError(f"unknown input {input}")
 
 

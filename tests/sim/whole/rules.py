@@ -11,6 +11,7 @@ from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.backend.protocol import Lease
 from pixy.cluster import Node
 from pixy.cluster.consumer_groups.group_coordinator import GroupCoordinator
+from pixy.cluster.node_commands import NodeCommands
 from pixy.cluster.peering import bootstrap_decision
 from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.peering.failover import Failover
@@ -47,6 +48,11 @@ _READERS = _BUSY | {
 }
 _MAKERS = _BUSY | {
     "kinds": {"create": 15, "delete": 10, "describe": 30, "append": 20, "list": 3},
+    "passing_topics": ("c", "d"),
+}
+_DELETERS = _BUSY | {
+    "kinds": {"create": 10, "delete": 15, "append": 60},
+    "stable_topics": ("a",),
     "passing_topics": ("c", "d"),
 }
 _CONSUMERS: dict[str, Any] = {
@@ -212,7 +218,11 @@ RULES: dict[str, Rule[Swarm]] = {
     "a topic is unknown only if the leader says so": Rule(
         [patch.object(Node, "confirm_metadata", broken.not_confirmed)],
         aimed(*_CUTS, habits=_MAKERS, weather=_SLOW),
-        seed=2,
+    ),
+    "a deletion is answered when no replica acknowledges any more": Rule(
+        [patch.object(NodeCommands, "_close_elsewhere", broken.not_closed)],
+        aimed(FaultKind.ISOLATE_LEADER, habits=_DELETERS, weather=_SLOW),
+        seed=7,
     ),
     "a node with a dead disk does not lead": Rule(
         [patch.object(GroupClock, "_disk_is_slow", lambda *_: False)], aimed(heals_all=False), seed=11

@@ -7,6 +7,7 @@ import pytest
 
 from tests.sim.whole.linearizability import UNKNOWN, Operation, is_linearizable
 from tests.sim.whole.objects import (
+    ACKNOWLEDGED,
     Alter,
     Commit,
     Create,
@@ -36,6 +37,7 @@ TOPICS: dict[str, list[tuple[Any, Any]]] = {
         (Alter(3, ()), GROWN),
         (Alter(2, ()), "InvalidArgument"),
         (Use(3), "UnknownPartition"),
+        (Use(2), ACKNOWLEDGED),
         (Delete(), ""),
         (Delete(), "UnknownTopic"),
         (Alter(3, ()), "UnknownTopic"),
@@ -71,6 +73,8 @@ TOPICS: dict[str, list[tuple[Any, Any]]] = {
 NOT_TOPICS: dict[str, list[tuple[Any, Any]]] = {
     "unknown from stale metadata": [(CREATE, MADE), (Read(), None)],
     "a use that finds none": [(CREATE, MADE), (Use(1), "UnknownPartition")],
+    "acknowledged after the deletion": [(CREATE, MADE), (Delete(), ""), (Use(0), ACKNOWLEDGED)],
+    "acknowledged where there is no partition": [(CREATE, MADE), (Use(2), ACKNOWLEDGED)],
     "created twice": [(CREATE, MADE), (CREATE, AGAIN)],
     "a lost creation": [(CREATE, MADE), (Alter(3, ()), "UnknownTopic")],
     "a lost alteration": [(CREATE, MADE), (Alter(3, ()), GROWN), (Read(), MADE)],
