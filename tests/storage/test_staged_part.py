@@ -1,5 +1,6 @@
 """A part of a stage: reads with the offsets of the log, patched headers, and damage."""
 
+import errno
 import sys
 from pathlib import Path
 
@@ -141,3 +142,16 @@ def test_each_byte_is_read_once_to_copy_or_to_check_it(
     copied = [bytes(each) for batches in part.batches(DISK) for each in batches]
     assert [record.value for each in copied for record in read_records(each)][::2] == VALUES
     assert sum(sizes) < 1.5 * part.size
+
+
+def test_a_header_that_cannot_be_written_is_no_damage(
+    part: StagedPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    file = DISK.open(part.path)
+    monkeypatch.setattr(RealFile, "write_at", refuse)
+    with pytest.raises(OSError, match="broken"):
+        list(part.patch(file))
+    file.close()

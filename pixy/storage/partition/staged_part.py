@@ -124,7 +124,14 @@ class StagedPart(NamedTuple):
 
         Raises:
             CorruptData: the file is short, or a header is damaged, or cannot be read.
+            OSError: one cannot be written, which is no damage.
         """
+        for position, header, start in self._patched(file):
+            file.write_at([start], position)
+            yield LENGTH_PREFIX_BYTES + header.length, header
+
+    def _patched(self, file: File) -> Iterator[tuple[int, BatchHeader, bytearray]]:
+        """Position and header of each batch, and its new first bytes."""
         with lost_is_corrupt(self.path):
             found = file.size()
             if found < self.end:
@@ -132,8 +139,7 @@ class StagedPart(NamedTuple):
             for position, header in self._headers(file, self.begin, self.base_offset):
                 start = bytearray(file.read_at(HEADER_BYTES, position))
                 patch_batch(start, header.base_offset, self.leader_epoch)
-                file.write_at([start[:_PATCHED_BYTES]], position)
-                yield LENGTH_PREFIX_BYTES + header.length, header
+                yield position, header, start[:_PATCHED_BYTES]
 
     def _headers(self, file: File, position: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from the one at `position` on, which has `offset`."""
