@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster import Node, TransferCounts
+from pixy.cluster import Node, TransferCounts, problems
 from pixy.cluster.log import PartitionReplica, StateReplica
 from pixy.cluster.replicas import Partitions
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
@@ -31,6 +31,13 @@ async def joined(cluster: NodeCluster) -> ClusterNode:
     node = await cluster.add()
     await until(lambda: all(node.id in each.node.metadata.started for each in cluster.nodes.values()))
     return node
+
+
+def is_blank(node: ClusterNode) -> bool:
+    """True if the replica of a node knows no members."""
+    replica = node.node.partition(TOPIC)
+    group = None if replica is None else replica.group
+    return group is not None and not group.storage.conf_state.members
 
 
 def counts(node: ClusterNode) -> TransferCounts:
@@ -81,6 +88,28 @@ def test_the_only_replica_moves_to_another_node(tmp_path: Path) -> None:
         assert await cluster[1].values() == [*VALUES, b"more"]
 
     run_cluster(scenario, tmp_path, 1)
+
+
+def test_the_status_says_which_node_a_partition_needs_that_moves(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        first = cluster[1]
+        await first.backend.create_topic("topic", 1, {"replication": "1"})
+        ((source,),) = first.node.metadata.topics["topic"].replicas
+        target, asked = (each for each in cluster.nodes.values() if each.id != source)
+        await until(lambda: "topic" in asked.node.metadata.topics)
+        await begin_move(asked, (target.id,))
+        await until(lambda: is_blank(target))
+        await cluster.by_id(source).kill()
+        assert is_blank(target)
+        needed = f"no leader for raft group topic-0: of voter {source} none is up"
+
+        async def is_told() -> bool:
+            return needed in problems(await asked.node.status())
+
+        await until(is_told)
+        assert needed in problems(await target.node.status())
+
+    run_cluster(scenario, tmp_path)
 
 
 def test_a_replica_is_replaced_by_one_on_another_node(tmp_path: Path) -> None:

@@ -321,6 +321,9 @@ def _partition_status(replica: PartitionReplica, node_id: int) -> RaftGroupStatu
     name = "{}-{}".format(*replica.partition)
     if replica.group is not None:
         status = raft_group_status(replica.group, name, node_id)
+        if not status.voters:
+            # It is to get the records of a partition that moves, and has not heard of its members.
+            status = replace(status, voters=tuple(sorted(replica.replicas)))
     else:
         leader = node_id if replica.replicas == (node_id,) else 0
         status = RaftGroupStatus(replica.raft_group, name, leader, 0, tuple(sorted(replica.replicas)))

@@ -19,7 +19,7 @@ def listed(names: Sequence[str]) -> str:
     """The first names, and the number of the others."""
     if len(names) > _NAMES_SHOWN + 1:
         return f"{', '.join(names[:_NAMES_SHOWN])} and {len(names) - _NAMES_SHOWN} others"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def of_voters(left: Sequence[int], voters: Sequence[int]) -> str:
