@@ -203,7 +203,7 @@ RULES: dict[str, Rule[Swarm]] = {
             patch.object(Machine, "installing", broken.ends_installing),
             patch.object(Machine, "_disk_ended", broken.ends_with_power),
         ],
-        seed=5,
+        seed=6,
         focus=aimed(FaultKind.LAGGARD, *_CRASHES, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset leaves no older entry": _rule(
@@ -258,7 +258,7 @@ RULES: dict[str, Rule[Swarm]] = {
         focus=_behind,
     ),
     "nothing is applied while files are replaced": _rule(
-        [patch.object(Driver, "hold", lambda *_: None)], seed=10, focus=_behind
+        [patch.object(Driver, "hold", lambda *_: None)], seed=8, focus=_behind
     ),
     "records that a replica keeps are durable before they are part of a copy": _rule(
         [patch.object(Segment, "share", broken.share_unsynced)], seed=9, focus=_behind
