@@ -217,3 +217,24 @@ async def test_acks_of_a_deleted_group_have_no_effect_on_the_next_one(
         await world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)})
     await acked(world, 1, 2, 4)
     assert (await world.consume(5)).offsets == [0, 1, 2, 3, 4]
+
+
+async def test_acks_of_a_deleted_group_have_no_effect_at_a_former_owner_of_the_partition(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(2, 1, subscription_timeout=1.0)
+    await nodes.join(1)
+    nodes.log().append(*[b"x"] * 5)
+    assert (await nodes[1].consume(3)).offsets == [0, 1, 2]
+    for offset in range(3):
+        assert await nodes[1].ack(0, offset) == [None]
+    await nodes.pass_time(INTERVAL_S)
+    await nodes.pass_time(10.0)
+    await nodes[1].backend.delete_group("g")
+    assert (await nodes[2].consume(1)).offsets == [0]
+    await nodes.pass_time(INTERVAL_S)
+    nodes.kill(2)
+    nodes.groups.end(2)
+    for offset in (1, 2):
+        assert await nodes[1].ack(0, offset) == [None]
+    assert (await nodes[1].consume(5)).offsets == [0, 1, 2, 3, 4]

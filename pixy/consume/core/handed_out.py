@@ -6,7 +6,8 @@ the group begins anew: its offsets were deleted, or have expired.
 
 Each commit carries the mark, where the backend keeps marks: also a commit of a partition that
 nothing was acked in. The next owner begins with it, be it another process or this one after a
-restart. What this one has handed out since the last commit it remembers itself.
+restart. What this one has handed out since the last commit it remembers itself, and only that: the
+group may be deleted and begin anew while other processes own the partition.
 
     known about a partition that becomes live       its mark
     a mark was committed                            that one
@@ -67,6 +68,11 @@ class HandedOut:
     def begin(self, group: str, partition: TopicPartition, topic_id: bytes) -> None:
         """A client sets the first offset of a group, whatever is remembered of an earlier one."""
         self._put(group, partition, _Mark(topic_id, 0, fresh=True))
+
+    def committed(self, group: str, partition: TopicPartition, topic_id: bytes, offset: int) -> None:
+        """The backend keeps a mark: a remembered one that is not above it is forgotten."""
+        if self.of(group, partition, topic_id) <= offset:
+            self.forget(group, partition)
 
     def forget(self, group: str, partition: TopicPartition) -> None:
         """A group has no committed offset in a partition, so it begins anew there."""

@@ -248,6 +248,7 @@ class GroupCommits:
             try:
                 marks = {key: due[key].handed_out for key in offsets}
                 await self._environment.backend.commit_offsets(self._group, offsets, handed_out=marks)
+                self._forget_marks(due, marks)
             except (InvalidArgument, NotFound):
                 existing = self._existing(due)
                 if len(existing) == len(offsets):
@@ -258,6 +259,15 @@ class GroupCommits:
             else:
                 break
         return set()
+
+    def _forget_marks(
+        self, due: Mapping[TopicPartition, _Commit], marks: Mapping[TopicPartition, int]
+    ) -> None:
+        """The backend keeps these marks, so this process need not."""
+        environment = self._environment
+        if environment.backend.keeps_handed_out:
+            for key, mark in marks.items():
+                environment.handed_out.committed(self._group, key, due[key].topic_id, mark)
 
     async def _commit_parts(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:
         """Commit as much as is not refused; returns the rest."""

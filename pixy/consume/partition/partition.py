@@ -273,7 +273,8 @@ class LivePartition:
     def _remember(self) -> None:
         group, environment = self._host.group_name, self._environment
         environment.voided.put(group, self.key, self.offers.voided)
-        environment.handed_out.put(group, self.key, self.topic_id, self.offers.handed_out)
+        if self.marked or self.dirty or not environment.backend.keeps_handed_out:
+            environment.handed_out.put(group, self.key, self.topic_id, self.offers.handed_out)
 
     def _acked(self) -> None:
         if not self.dirty:
