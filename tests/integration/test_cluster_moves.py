@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bench.copies.__main__ import fill_topic
 from pixy.cli import main
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import proxy_config
+from tests.integration.faulty_daemon import FAULTY, Faults
 from tests.integration.loaded import LoadedCluster
 from tests.integration.moving_daemon import MOVING
 from tests.integration.namespaces import Namespaces
@@ -236,3 +238,50 @@ def test_a_move_is_taken_back(cluster: Cluster) -> None:
         assert replicas(cluster[1]) == before
         cluster[4].resume()
     assert replicas(cluster[4]) == before
+
+
+def move_first(cluster: Cluster, topic: str, to_node: int) -> int:
+    """Begin to move the first partition of a topic; returns the node that it goes from."""
+    asked = cluster.running[0]
+    goes = min(replicas(asked, topic)[0])
+    pixy(asked, "cluster", "move", f"{topic}/0", str(goes), str(to_node), "--yes")
+    return goes
+
+
+def test_a_move_waits_while_the_disk_of_its_destination_is_full(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 4, config=SHORT, program=FAULTY) as cluster:
+        start(cluster, 1, 2, 3)
+        spare = join(cluster, 4)
+        topic = LoadedCluster(cluster, TOPIC, 1)
+        with loaded(cluster, topic, cluster.nodes[:3]):
+            faults = Faults(cluster[4].folder)
+            faults.fill()
+            before, goes = replicas(cluster[1]), move_first(cluster, TOPIC, spare)
+
+            def tells() -> bool:
+                return any(
+                    "space" in copy.waits for move in cluster[1].status().moves for copy in move.copies
+                )
+
+            until_blocking(tells, lambda: f"{cluster[1].status()}; logs:\n{cluster.logs()}")
+            assert replicas(cluster[1]) == before
+            faults.heal()
+            wait_replicas(cluster, cluster[1], before[0] - {goes} | {spare})
+
+
+def test_a_topic_is_deleted_and_made_again_while_it_moves(cluster: Cluster) -> None:
+    def copies() -> list[Path]:
+        return [*cluster[4].folder.glob("data/default/topics/*-copy")]
+
+    start(cluster, 1, 2, 3)
+    cluster.create_topic("doomed", 1)
+    fill_topic(cluster, 128 << 20, 64 << 10, topic="doomed")
+    with loaded(cluster, LoadedCluster(cluster, TOPIC, PARTITIONS), cluster.nodes[:3]):
+        move_first(cluster, "doomed", join(cluster, 4))
+        until_blocking(copies, cluster.logs)
+        pixy(cluster[2], "topics", "delete", "doomed", "--yes")
+        again = LoadedCluster(cluster, "doomed", 1)
+        with again.produced(cluster.nodes[:3]):
+            until_blocking(lambda: not cluster[1].status().moves, cluster.logs)
+    assert "a replica has a copy" not in cluster[4].log()
+    until_blocking(lambda: not copies(), cluster.logs)
