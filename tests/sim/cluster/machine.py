@@ -8,7 +8,7 @@ from random import Random
 from pixy.cluster.log.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.errors import StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
-from pixy.storage import load_identity
+from pixy.storage import copy_directory, load_identity, replaced_directory
 from tests.sim.cluster.member import Member
 from tests.sim.disk import Operation, SimulatedDisk
 from tests.sim.kit.durable import DurableJournal
@@ -181,13 +181,16 @@ class Machine(AnyMachine):
         self.disk.flip(path, position, rng.randrange(8))
 
     def is_rotten(self, raft_group: int) -> bool:
-        """True while a damaged segment of a raft group is in its place."""
+        """True while a damaged segment of a raft group is in its place, or kept for a copy."""
         found = self._rotten.get(raft_group)
         if found is None:
             return False
         path, position, good = found
-        if self.disk.files().get(path, 0) > position and self.disk.inode(path).data[position] != good:
-            return True
+        sizes, topics = self.disk.files(), path.parents[1]
+        directories = path.parent, copy_directory(topics, raft_group), replaced_directory(topics, raft_group)
+        for each in (directory / path.name for directory in directories):
+            if sizes.get(each, 0) > position and self.disk.inode(each).data[position] != good:
+                return True
         del self._rotten[raft_group]
         return False
 
