@@ -261,7 +261,7 @@ RULES: dict[str, Rule[Swarm]] = {
         [patch.object(Driver, "hold", lambda *_: None)], seed=8, focus=_behind
     ),
     "records that a replica keeps are durable before they are part of a copy": _rule(
-        [patch.object(Segment, "share", broken.share_unsynced)], seed=521, focus=_behind
+        [patch.object(Segment, "share", broken.share_unsynced)], seed=3022, focus=_behind
     ),
     "a start finishes the installation of a copy": _rule(
         [patch.object(partitions, "roll_forward", lambda *_: set())], seed=3, focus=_behind
