@@ -338,6 +338,23 @@ def test_a_node_that_leaves_is_needed_by_partitions_of_other_nodes(tmp_path: Pat
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_joins_while_one_that_leaves_is_needed(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leads = cluster[1].node.state_groups.metadata_replica.group.leader
+        asked, other, goes = (cluster.by_id(id) for id in (leads, *({1, 2, 3} - {leads})))
+        await asked.backend.create_topic("topic", 6, {"replication": "2"})
+        assert other.node.peers is not None
+        other.node.peers.stopping = True  # it proposes no change
+        await asked.backend.remove_node(goes.id)
+        added = await cluster.add()
+        assert goes.id in await listed(asked)
+        assert await added.append(b"value") == 0
+        other.node.peers.stopping = False
+        await until_left(asked, goes.id)
+
+    run_cluster(scenario, tmp_path)
+
+
 @pytest.mark.parametrize("to_leaving", [False, True], ids=["to one that stays", "to the one that leaves"])
 def test_the_leadership_of_metadata_moves_while_the_others_are_asked_for_a_leaving_node(
     tmp_path: Path, to_leaving: bool

@@ -85,6 +85,18 @@ def state_group_members(
     return WantedMembers(tuple(nodes[:most]), tuple(learners), frozenset([*nodes, *learners]))
 
 
+def with_newcomers(wanted: WantedMembers, configuration: ConfState) -> WantedMembers | None:
+    """The configuration that a group has, with those wanted members besides that it lacks, as
+    learners; None while it changes.
+    """
+    if configuration.voters_outgoing:
+        return None
+    voters = tuple(sorted(configuration.voters))
+    learners = {*configuration.learners, *wanted.voters, *wanted.learners}.difference(voters)
+    registered = wanted.registered.union(voters, learners)
+    return WantedMembers(voters, tuple(sorted(learners)), registered)
+
+
 def partition_members(replicas: Iterable[int], registered: Sequence[int]) -> WantedMembers:
     """Members of a partition's group."""
     return WantedMembers(tuple(sorted(replicas)), (), frozenset(registered))

@@ -34,6 +34,7 @@ from pixy.cluster.peering.voter_changes import (
     leader_view,
     partition_members,
     state_group_members,
+    with_newcomers,
 )
 from pixy.cluster.replicas import Partitions, StateGroups, group_name
 from pixy.cluster.state import METADATA_GROUP, MOVES_MAX, partition_move
@@ -164,11 +165,14 @@ class VoterReconciler:
         replica = group.application
         if isinstance(replica, PartitionReplica):
             return self._wanted_of_partition(group, replica, registered)
-        if group.raft_group == METADATA_GROUP and self._is_needed_last():
-            return None
-        metadata, present = self._groups.metadata, group.storage.conf_state.members
+        metadata, configuration = self._groups.metadata, group.storage.conf_state
+        present = configuration.members
         starting = [each for each in metadata.waiting if each in present or self._is_reachable(each)]
-        return state_group_members(group.raft_group, metadata.started, starting)
+        wanted = state_group_members(group.raft_group, metadata.started, starting)
+        if group.raft_group == METADATA_GROUP and self._is_needed_last():
+            # A node that joins meanwhile may be what the others need to let it go.
+            return with_newcomers(wanted, configuration)
+        return wanted
 
     def _wanted_of_partition(
         self, group: RaftGroup, replica: PartitionReplica, registered: list[int]
