@@ -5,6 +5,7 @@ lifecycle with real processes.
 import asyncio
 import gc
 import os
+import platform
 import socket
 import stat
 import subprocess
@@ -436,6 +437,33 @@ def test_old_cycles_are_collected_when_the_process_is_idle_and_not_while_it_is_b
     gc.collect()
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(test())
+
+
+_FREED = """
+import ctypes
+from pixy.daemon import give_back_memory
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return 4096 * int(statm.read().split()[1])
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [libc.malloc(64 << 10) for _ in range(1000)]
+for block in blocks:
+    ctypes.memset(block, 1, 64 << 10)
+for block in blocks[:-1]:
+    libc.free(block)
+before = resident_bytes()
+give_back_memory()
+print(before - resident_bytes())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries need no call for that")
+def test_freed_memory_is_given_back() -> None:
+    freed = subprocess.run([sys.executable, "-c", _FREED], check=True, capture_output=True, text=True).stdout
+    assert int(freed) > 50 << 20
 
 
 def test_an_idle_process_collects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

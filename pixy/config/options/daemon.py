@@ -133,7 +133,7 @@ class GrpcConfig:
     max_connections: int = integer(
         10_000,
         "Maximum number of connections; further ones are closed at once. An idle connection takes "
-        "about 12 KB. The daemon lowers and logs the limit if the limit of open files does not "
+        "about 12 KB, one in its TLS handshake up to 300 KB. The daemon lowers and logs the limit if the limit of open files does not "
         "allow as many beside the files of the clusters.",
         minimum=1,
     )
