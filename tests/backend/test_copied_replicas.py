@@ -480,12 +480,15 @@ def test_retention_removes_nothing_that_a_copy_needs(
             return drop(self, log_begin_offset)
 
         monkeypatch.setattr(PartitionLog, "drop_segments", count)
-        await leader.backend.delete_records("topic", {0: 20})
+        # It waits for the one that is being copied, for some seconds.
+        deletion = asyncio.ensure_future(leader.backend.delete_records("topic", {0: 20}))
+        await until(lambda: replica_on(leader).log.begin_offset == 20)
         await leader.node._log.writer.flush()
         await until(lambda: replica_on(leader).log in dropped)
         assert segments_of(leader) == before
         sources.may_answer.set()
         await copied(away, nodes)
+        await deletion
         await until(lambda: replica_on(away).log.begin_offset == 20)
         await until(lambda: segments_of(leader) < before)
 

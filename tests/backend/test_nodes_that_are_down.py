@@ -141,10 +141,10 @@ def test_a_change_that_comes_late_leaves_a_later_one(
         proposals: Any = paused.node.commands._proposals
         run, begun, goes_on = proposals.run, asyncio.Event(), asyncio.Event()
 
-        async def run_late(*args: Any) -> Any:
+        async def run_late(*args: Any, **options: Any) -> Any:
             begun.set()
             await goes_on.wait()
-            return await run(*args)
+            return await run(*args, **options)
 
         proposals.run = run_late
         late = asyncio.ensure_future(change(paused.backend, 20))

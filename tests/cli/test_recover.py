@@ -23,7 +23,7 @@ REPORT = """\
 Node 1 of cluster main would go on without nodes 2 and 3.
 
 RAFT GROUP  VOTERS  LAST ENTRY  TERM  COMMITTED  MAY LACK
-metadata    1,2,3            5     1          4  yes
+metadata    1,2,3            7     1          6  yes
 groups-0    1,2,3            1     1          0  yes
 sinks       1,2,3            1     1          0  yes
 topic-0     1,2,3            3     1          2  yes

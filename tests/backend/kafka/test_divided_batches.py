@@ -21,7 +21,7 @@ from pixy.errors import (
     InvalidArgument,
     MessageTooLarge,
     PixyError,
-    UnknownPartition,
+    Unavailable,
 )
 from pixy.proxy.accumulator import Accumulators
 from pixy.records import Record, make_partitioner
@@ -318,7 +318,7 @@ async def _deleted(directory: Path, asks: bool) -> None:
     assert written == sent[: len(written)]
     assert bool(written) is not asks
     gone = {type(clients.answers[value]) for value in sent[::2] if value not in written}
-    assert gone == {UnknownPartition}
+    assert gone == {Unavailable}
     assert clients.accumulators.lost == sum(value not in written for value in sent[1::2])
 
 

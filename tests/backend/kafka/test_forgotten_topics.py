@@ -12,7 +12,7 @@ from aiokafka.conn import CloseReason
 
 from pixy.backend.kafka import KafkaBackend
 from pixy.backend.kafka.client import KafkaClient
-from pixy.errors import UnknownPartition
+from pixy.errors import Unavailable
 from pixy.kafka_protocol.messages import METADATA
 from tests.backend.kafka.test_divided_batches import Clients, open_clients
 from tests.fakes.brokers import INIT_PRODUCER_ID, PRODUCE
@@ -102,7 +102,7 @@ async def _replace_the_topic(directory: Path, step: str) -> None:
         await clients.answered()
         clients.send(b"next")
         await clients.answered()
-        assert isinstance(clients.answers[b"old"], UnknownPartition)
+        assert isinstance(clients.answers[b"old"], Unavailable)
         assert clients.answers[b"new"] == len(before)
     assert log.values == [*before, b"new", b"next"]
 
