@@ -15,6 +15,7 @@ from random import Random
 from pixy.backend import EmbeddedBackend
 from pixy.errors import PixyError
 from pixy.records import TopicPartition
+from pixy.staging import STAGE_FILE
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import make_node
 from tests.sim.model_offsets import PartitionId
@@ -203,7 +204,7 @@ class _DamagedLife:
         self._model.check(found, promised)
         self._model.adopt(found, ends_known=True)
         damaged = {self._directory(partition) for partition in found.damaged}
-        hit = {self._hit(path) for path in self._paths}
+        hit = {name for path in self._paths for name in self._hit(path)}
         assert damaged <= hit, f"{self._path} is damaged, and not ready are {damaged}"
         if damaged and self.outcome == "harmless":
             self.outcome = "answered when read"
@@ -247,12 +248,18 @@ class _DamagedLife:
             await asyncio.sleep(rng.choice((0, 0, 1)))
         await asyncio.sleep(20)
 
-    def _hit(self, path: Path) -> str:
-        """The partition directory of a damaged file."""
-        if path.parent.parent != _STAGING or path.suffix != ".batches":
-            return path.parent.name
-        topic_id, number = path.stem.split("-")
-        return self._directory(PartitionId(bytes.fromhex(topic_id), int(number)))
+    def _hit(self, path: Path) -> list[str]:
+        """The partition directories of a damaged file: of a stage's own file, those of its parts,
+        of which nobody knows any more whether they were published.
+        """
+        if path.parent.parent != _STAGING:
+            return [path.parent.name]
+        files = self._world.disk.files() if path.name == STAGE_FILE else [path]
+        parts = [each.stem for each in files if each.parent == path.parent and each.suffix == ".batches"]
+        ids = [part.split("-") for part in parts]
+        return [
+            self._directory(PartitionId(bytes.fromhex(topic_id), int(number))) for topic_id, number in ids
+        ]
 
     def _directory(self, partition: PartitionId) -> str:
         return f"{self._model.topics.by_id(partition.topic_id).name}-{partition.partition}"
@@ -260,6 +267,8 @@ class _DamagedLife:
     def _check_says_where(self, error: PixyError) -> None:
         text = str(error)
         where = any(str(path) in text or str(path.parent) in text for path in self._paths)
+        # Of which publication a stage is, nobody knows but its file.
+        where |= f"{_STAGING}/publication " in text and any(path.name == STAGE_FILE for path in self._paths)
         assert where, f"{self._path} is damaged, said: {text}"
         if self._path.suffix in (".journal", ".log"):
             how = any(word in text for word in ("byte", "version", "header", "begins"))
