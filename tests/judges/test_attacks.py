@@ -38,7 +38,8 @@ LONG_SHARE = 0.3
 """Allowed share of event loop time in iterations longer than `watched.LONG_S`; without limits per
 iteration it would be nearly all of it.
 """
-RSS_BYTES_MAX, LEFT_BYTES_MAX = 32 * 1024 * 1024, 48 * 1024 * 1024
+RSS_BYTES_MAX = LEFT_BYTES_MAX = 48 * 1024 * 1024
+"""Attacks send gigabytes. One of nine hundred connections a few seconds takes up to 33 MiB."""
 LARGE_RSS_BYTES_MAX = 128 * 1024 * 1024
 """With large answers over HTTP. Streams without a bound would hold 190 MB, answers to pipelined
 requests gigabytes. A zero byte is six in JSON.
