@@ -37,11 +37,6 @@ from pixy.storage import DamagedLog, Disk, StagedPart, Upkeep, Worker
 
 T = TypeVar("T")
 
-_WRITING_S = 0.1
-"""Seconds after a flush for which the journal counts as being written: shorter than the time
-between two commits of offsets.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class StorageHooks:
@@ -103,7 +98,7 @@ class NodeStorage:
             disk,
             files,
             options.storage.cold_read_bytes_per_second,
-            lambda: self._loop.time() - self.log.journal.flushed_at < _WRITING_S,
+            lambda: self.log.clients_write,
         )
         staging = options.worker("pixy-staging", background=True)
         self._options = options

@@ -217,6 +217,7 @@ class FetchCopyResponse(_message.Message):
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     RUN_CRC_FIELD_NUMBER: _builtins.int
     RUN_POSITION_FIELD_NUMBER: _builtins.int
+    CLIENTS_WRITE_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     position: _builtins.int
     data: _builtins.bytes
@@ -229,6 +230,8 @@ class FetchCopyResponse(_message.Message):
     segment it has begun.
     """
     run_position: _builtins.int
+    clients_write: _builtins.bool
+    """Clients write at the source: the copy keeps to its pace."""
     def __init__(
         self,
         *,
@@ -239,10 +242,11 @@ class FetchCopyResponse(_message.Message):
         total_bytes: _builtins.int = ...,
         run_crc: _builtins.int = ...,
         run_position: _builtins.int = ...,
+        clients_write: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "data", b"data", "position", b"position", "run_crc", b"run_crc", "run_position", b"run_position", "segment", b"segment", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients_write", b"clients_write", "crc", b"crc", "data", b"data", "position", b"position", "run_crc", b"run_crc", "run_position", b"run_position", "segment", b"segment", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

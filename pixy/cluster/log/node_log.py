@@ -11,6 +11,7 @@ offsets and retention must pass. A follower takes what a leader has proposed, up
 of applied batches that are in no segment.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,6 +61,10 @@ from pixy.storage import (
 )
 
 _NO_LIMIT = 1 << 62
+_WRITING_S = 0.1
+"""Seconds after a flush for which clients count as writing: shorter than the time between two
+commits of offsets.
+"""
 _SPARE_SHARE = 4
 _SPARE_BYTES_MAX = 8 << 20
 """Part of a journal file that is kept for deletions behind it: what waits before one must fit too,
@@ -280,6 +285,11 @@ class NodeLog:
     def stalled(self) -> Unavailable | None:
         """Reason why nothing can be made durable at the moment, None if it can."""
         return self.journal.blocked
+
+    @property
+    def clients_write(self) -> bool:
+        """True while clients count as writing here: the journal was flushed a moment ago."""
+        return asyncio.get_running_loop().time() - self.journal.flushed_at < _WRITING_S
 
     def room(self) -> int:
         """Bytes of record batches that may be proposed, see the module; below 0 none."""

@@ -48,8 +48,6 @@ from pixy.storage import run_on
 
 _SUPERBLOCK_BYTES_MAX = 4 << 20
 _CHUNK_HEADER_BYTES = 1024
-_WRITING_S = 0.1
-"""Seconds after a flush for which clients count as writing."""
 
 
 class CopyMethod(Enum):
@@ -294,7 +292,8 @@ class CopyPulling:
                 fetched = len(answer.data)
                 copy.progress.add(fetched, self._loop.time())
                 self.fetched_bytes += fetched
-                await self._pace(fetched)
+                if answer.clients_write or self._log.clients_write:
+                    await asyncio.sleep(self._bucket.take(fetched, self._loop.time()))
         finally:
             if ahead is not None:
                 ahead.cancel()
@@ -312,9 +311,3 @@ class CopyPulling:
         request = EndCopyRequest(session=session, success=not failure, error=failure)
         with suppress(PixyError):
             await self._call(source, CopyMethod.END, request.SerializeToString(), self._options.timeout_s)
-
-    async def _pace(self, size: int) -> None:
-        """Wait as long as clients that write make it necessary."""
-        now = self._loop.time()
-        if now - self._log.journal.flushed_at < _WRITING_S:
-            await asyncio.sleep(self._bucket.take(size, now))

@@ -172,6 +172,7 @@ class CopyServing:
             total_bytes=segment.size,
             run_crc=run_crc,
             run_position=run_position,
+            clients_write=self._log.clients_write,
         )
         # Protobuf takes a millisecond for a megabyte.
         return b"".join(serialize_with(answer, "data", [chunk]))

@@ -2,9 +2,12 @@
 
 import asyncio
 import threading
+import time
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from pixy.aio.tasks import Tasks
 from pixy.cluster.snapshots.copy_pulling import CopyFetchingOptions, CopyMethod, CopyPulling
@@ -40,7 +43,20 @@ class Copy(SimpleNamespace):
         self.found += [bytes(each) for each in self.download.take(answer, bytes_max)]
 
 
+@pytest.mark.parametrize("clients_write", [False, True])
+async def test_a_copy_keeps_to_its_pace_while_clients_write_at_its_source(clients_write: bool) -> None:
+    begun = time.monotonic()
+    await pulled(clients_write=clients_write, bytes_per_second=sum(map(len, LOG)))
+    # A quarter of a second's bytes come at once.
+    assert (time.monotonic() - begun >= 0.7) is clients_write
+
+
 async def test_the_source_reads_the_next_chunk_while_one_is_taken() -> None:
+    await pulled(clients_write=False)
+
+
+async def pulled(*, clients_write: bool, bytes_per_second: int = 1 << 30) -> None:
+    """Pull a copy, of which each chunk is taken once the next one has been asked for."""
     source, copy = Source(LOG, [20, 40]), Copy()
 
     async def call(node_id: int, method: CopyMethod, payload: bytes, timeout_s: float) -> bytes:
@@ -49,16 +65,20 @@ async def test_the_source_reads_the_next_chunk_while_one_is_taken() -> None:
         if method is CopyMethod.END:
             return b""
         copy.asked.release()
-        return source.answer(FetchCopyRequest.FromString(payload)).SerializeToString()
+        answer = source.answer(FetchCopyRequest.FromString(payload))
+        answer.clients_write = clients_write
+        return answer.SerializeToString()
 
     faults: list[BaseException] = []
     tasks, worker = Tasks(faults.append), ThreadWorker("copies")
     node_log: Any = SimpleNamespace(
-        copying=worker, incarnation=SimpleNamespace(number=5), journal=SimpleNamespace(flushed_at=-1.0)
+        copying=worker, incarnation=SimpleNamespace(number=5), clients_write=False
     )
-    pulling = CopyPulling(node_log, call, tasks, CopyFetchingOptions(chunk_bytes=1000))
-    pulled: Any = copy
-    await asyncio.wait_for(pulling.pull(pulled, [2]), 2 * SECONDS)
+    pulling = CopyPulling(
+        node_log, call, tasks, CopyFetchingOptions(chunk_bytes=1000, bytes_per_second=bytes_per_second)
+    )
+    any_copy: Any = copy
+    await asyncio.wait_for(pulling.pull(any_copy, [2]), 2 * SECONDS)
     await tasks.wait_all()
     worker.stop()
     assert (copy.found, faults) == (LOG, [])
