@@ -46,9 +46,9 @@ class Copy(SimpleNamespace):
 @pytest.mark.parametrize("clients_write", [False, True])
 async def test_a_copy_keeps_to_its_pace_while_clients_write_at_its_source(clients_write: bool) -> None:
     begun = time.monotonic()
-    await pulled(clients_write=clients_write, bytes_per_second=sum(map(len, LOG)) // 4)
-    # Four seconds, less a quarter of one whose bytes come at once.
-    assert (time.monotonic() - begun >= 3.5) is clients_write
+    await pulled(clients_write=clients_write, bytes_per_second=sum(map(len, LOG)) // 2)
+    # Two seconds, less a quarter of one whose bytes come at once.
+    assert (time.monotonic() - begun >= 1.5) is clients_write
 
 
 async def test_the_source_reads_the_next_chunk_while_one_is_taken() -> None:
