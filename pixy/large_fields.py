@@ -92,7 +92,7 @@ def _part(body: memoryview, outer_tag: int, inner_tag: int) -> tuple[bytes, list
             raise _UnusualError
         fields.append(found[0] if found else body[:0])
         rest.append(tag)
-        rest += _varint(len(others))
+        rest += varint(len(others))
         rest += others
     return bytes(rest), fields
 
@@ -144,7 +144,7 @@ def serialize_with(message: Any, field: str, buffers: Sequence[bytes | bytearray
     if not size:
         return [head]
     number = message.DESCRIPTOR.fields_by_name[field].number
-    pieces: Serialized = [head + _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)]
+    pieces: Serialized = [head + varint(number << 3 | _LENGTH_DELIMITED) + varint(size)]
     small: list[bytes | bytearray | memoryview] = []
     for buffer in buffers:
         if len(buffer) < _PIECE_BYTES:
@@ -159,7 +159,7 @@ def serialize_with(message: Any, field: str, buffers: Sequence[bytes | bytearray
     return pieces
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """A number as protobuf encodes it: seven bits a byte, the lowest first."""
     encoded = bytearray()
     while number > 0x7F:

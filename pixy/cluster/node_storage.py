@@ -10,7 +10,6 @@
 It says what of them starts, recovers and stops in which order, and whether records can be written.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -83,7 +82,6 @@ class NodeStorage:
         peers: LogPeers,
     ) -> None:
         self._files = files
-        self._loop = asyncio.get_running_loop()
         log_hooks = LogHooks(
             drop_segments=self._drop_segments,
             on_restored=hooks.on_restored,

@@ -17,20 +17,12 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 
 from pixy.consume import Offer
+from pixy.large_fields import varint
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.rpc import pack_message, pack_prefix
 
 _BLOCK = 128
 _CACHED_MAX = 4096
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number >= _BLOCK:
-        encoded.append(number & 0x7F | _BLOCK)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 class _EncodingCache(dict[int, bytes]):
@@ -47,13 +39,13 @@ class _EncodingCache(dict[int, bytes]):
         return made
 
 
-_PARTITION = _EncodingCache(lambda partition: b"\x08" + _varint(partition) if partition else b"")
+_PARTITION = _EncodingCache(lambda partition: b"\x08" + varint(partition) if partition else b"")
 _LOW = [bytes((0x10, low)) if low else b"" for low in range(_BLOCK)]
 _LOW_AND_MORE = [bytes((0x10, low | _BLOCK)) for low in range(_BLOCK)]
 """Field of an offset up to its lowest seven bits: of an offset below 128, and of any other."""
-_HIGH = _EncodingCache(_varint)
-_KEY_LENGTH = _EncodingCache(lambda length: b"\x1a" + _varint(length) if length else b"")
-_MESSAGE_LENGTH = _EncodingCache(lambda length: b"\x2a" + _varint(length) if length else b"")
+_HIGH = _EncodingCache(varint)
+_KEY_LENGTH = _EncodingCache(lambda length: b"\x1a" + varint(length) if length else b"")
+_MESSAGE_LENGTH = _EncodingCache(lambda length: b"\x2a" + varint(length) if length else b"")
 _NO_KEY = b"\x20\x01"
 _PREFIX = _EncodingCache(lambda length: pack_prefix(0, length))
 _BUFFERED = pack_message(pb.ProdRs(partition=-1, offset=-1).SerializeToString())
