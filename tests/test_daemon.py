@@ -460,6 +460,7 @@ print(before - resident_bytes())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries need no call for that")
 def test_freed_memory_is_given_back() -> None:
     freed = subprocess.run([sys.executable, "-c", _FREED], check=True, capture_output=True, text=True).stdout

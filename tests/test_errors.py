@@ -173,6 +173,7 @@ def raised_without(path: Path, names: set[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_every_error_of_a_limit_names_the_limit_for_the_log(path: Path) -> None:
     assert raised_without(path, {"ResourceExhausted", "TooManyRequests"}) == []

@@ -29,6 +29,7 @@ def read_up_to(fd: int, text: bytes) -> bytes:
     return found
 
 
+@pytest.mark.slow
 def test_a_reader_that_does_not_read_stops_nobody_and_is_told_how_much_it_missed(
     pipe: tuple[int, int],
 ) -> None:
@@ -57,6 +58,7 @@ def test_what_waits_is_written_in_order_at_the_end(pipe: tuple[int, int]) -> Non
     assert os.read(source, 1 << 20).splitlines() == [b"line %d" % number for number in range(100)]
 
 
+@pytest.mark.slow
 def test_the_end_does_not_wait_for_a_reader_that_does_not_read(pipe: tuple[int, int]) -> None:
     source, sink = pipe
     with log_stream(sink) as stream:

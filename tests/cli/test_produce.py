@@ -256,6 +256,7 @@ def test_a_line_that_is_too_large_is_not_sent(pixy: FakePixy, run: Run) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False], ids=["call", "partition"])
 def test_the_input_waits_for_a_daemon_that_restarts(pixy: FakePixy, run: Run, whole: bool) -> None:
     def answer(request: log_pb.AppendRequest) -> log_pb.AppendResponse:
@@ -306,6 +307,7 @@ def test_what_is_written_behind_a_line_that_failed_is_said(pixy: FakePixy, run: 
 UNCERTAIN = {"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [each for each in grpc.StatusCode if each is not grpc.StatusCode.OK])
 @pytest.mark.parametrize("whole", [True, False], ids=["call", "partition"])
 def test_lines_are_in_doubt_only_if_they_may_be_written(

@@ -101,6 +101,7 @@ async def cut_off(cluster: NodeCluster) -> None:
     cluster.split(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fails", "within_s"), [(kill, 1.0), pytest.param(cut_off, ELECTED_S, marks=pytest.mark.long)]
 )

@@ -264,6 +264,7 @@ def check(directory: Path) -> tuple[Verdict, list[str]]:
     return report.verdict, wrong
 
 
+@pytest.mark.slow
 @CASES
 async def test_an_entry_that_cannot_be_decoded_has_no_effect(
     tmp_path: Path, raft_group: int, kind: EntryType, payload: bytes
@@ -285,6 +286,7 @@ async def test_an_entry_that_cannot_be_decoded_has_no_effect(
         assert isinstance(rows.judge(ProposalId(77, 1, 1)), VoidEntry)
 
 
+@pytest.mark.slow
 @CASES
 async def test_a_directory_with_such_an_entry_is_found_and_starts(
     tmp_path: Path, raft_group: int, kind: EntryType, payload: bytes
@@ -443,6 +445,7 @@ async def test_batches_behind_garbage_that_was_counted_make_the_partition_unread
 # --- positions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [False, True])
 @pytest.mark.parametrize(
     "change",

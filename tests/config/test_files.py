@@ -45,6 +45,7 @@ def faults_of(tmp_path: Path, text: str) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", OPTIONS)
 @pytest.mark.parametrize(
     ("names", "faults"),

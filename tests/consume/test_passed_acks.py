@@ -481,6 +481,7 @@ async def test_a_partition_that_fails_alone_keeps_no_turn() -> None:
     await passed.answer_all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("are_answered", [False, True])
 async def test_addresses_take_turns_and_have_a_share_of_them(are_answered: bool) -> None:
     passed = Passed(share_percent=50)

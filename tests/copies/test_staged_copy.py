@@ -67,6 +67,7 @@ def filled(topics: Path, first: int, last: int) -> StagedCopy:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lowest", "highest", "end", "goes_on"),
     [
@@ -102,6 +103,7 @@ def test_what_was_copied_before_a_break_is_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "1000-copy").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [COPY_MANIFEST, f"{end_of(5):020d}.log"])
 def test_a_damaged_copy_is_begun_anew(tmp_path: Path, what: str) -> None:
     filled(tmp_path, 5, 20)

@@ -81,6 +81,7 @@ async def test_the_check_of_a_call_that_has_ended_stops() -> None:
     assert checks.is_idle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "count"), [(ZEROS, 110), (LONG, 110), (SMALL, 1500)], ids=["bytes", "records", "turns"]
 )

@@ -157,6 +157,7 @@ async def test_the_size_of_a_message_that_just_fits_is_exact() -> None:
     assert f"{backend.bytes_max} bytes at most" in next(str(error) for _, _, error in answers.all if error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outage", [1, 2, 3, 5, 8])
 @NAMED
 async def test_what_is_kept_of_a_divided_batch_stays_in_order(outage: int, named: bool) -> None:

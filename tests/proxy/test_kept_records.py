@@ -77,6 +77,7 @@ async def test_they_are_given_up_after_retry_max_times_retry_backoff() -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_the_last_one_that_came_during_an_outage_is_kept_as_long_as_the_first() -> None:
     clock = FakeClock()
     accumulators, backend, answers = await make(OPTIONS, clock=clock)

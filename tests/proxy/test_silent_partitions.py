@@ -144,6 +144,7 @@ async def test_a_partition_that_fails_again_and_again_is_not_given_the_buffer_be
         await accumulators.drained()
 
 
+@pytest.mark.slow
 async def test_counts_are_exact_whatever_becomes_of_the_records() -> None:
     """Random steps: records of both kinds, failures, leaders that go and come back."""
     for seed in range(20):

@@ -232,6 +232,7 @@ async def test_set_offsets_are_deleted_with_the_topic(daemon: Daemon) -> None:
     assert await daemon.values(1) == [b"new"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 async def test_while_a_topic_is_deleted_repeatedly_all_requests_are_answered_and_nothing_newer_is_lost(
     daemon: Daemon, seed: int

@@ -359,6 +359,7 @@ def batch_of_equal(count: int) -> bytes:
     return bytes(build_batch([NewRecord(b"key", b"value", (), 1000)] * count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", range(5))
 def test_what_a_node_forwards_may_be_as_large_as_any_configuration_allows(codec: int) -> None:
     large = bytes(build_batch([NewRecord(None, bytes(5_000_000), (), 2**60)] * 4, codec))

@@ -93,6 +93,7 @@ CROWDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", CROWDED.values(), ids=CROWDED)
 @pytest.mark.parametrize("before", [0, 3000])
 def test_headers_of_a_lie_are_not_made(records: list[bytes], before: int) -> None:
@@ -145,6 +146,7 @@ def _hiding(ahead: int, *, first: int = 56, count: int = 220) -> bytes:
     raise AssertionError("no size fits")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [8, 9])
 def test_a_number_that_ends_behind_its_window_hides_no_record(ahead: int) -> None:
     batch = _hiding(ahead)

@@ -45,6 +45,7 @@ KINDS = {
 """Operations on files, by the suffixes of their names, that occur sooner or later."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [FEW_SEEDS, pytest.param(MORE_SEEDS, marks=pytest.mark.slow)])
 def test_few_seeds_lose_invent_and_change_nothing(seeds: range) -> None:
     for seed in seeds:

@@ -115,6 +115,7 @@ def test_small_batches_between_large_ones_keep_their_order() -> None:
     assert decoded_rows(b"".join(batches)) == expected_rows(batches)
 
 
+@pytest.mark.slow
 def test_only_the_wanted_offsets_are_decoded() -> None:
     batches = [batch_at(base, [NewRecord(None, b"v", (), NOW)] * 10) for base in (0, 10, 25)]
     span = Span("events", 3, 7, 27)

@@ -228,6 +228,7 @@ async def test_a_stop_answers_whoever_waits_and_ends_removals_only(tmp_path: Pat
     assert again.stages.sinks() == ["sink"]
 
 
+@pytest.mark.slow
 async def test_a_start_waits_for_no_removal_and_clients_take_turns_with_it(tmp_path: Path) -> None:
     """Stages that a killed process has not sealed are removed behind the start; a stop in between
     leaves the rest to the next one.

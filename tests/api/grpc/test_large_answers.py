@@ -43,6 +43,7 @@ METHODS: dict[str, tuple[Any, Any, str]] = {
 """The service of each, a request, and the first method of the proxy that it calls."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 async def test_an_address_has_a_few_calls_at_a_time_and_others_do_not_wait(
     served: ServedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -100,6 +101,7 @@ def test_every_method_with_many_elements_is_tried() -> None:
     assert repeats == MANY.keys() | COUNTED_ELSEWHERE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", MANY)
 async def test_what_waits_with_many_elements_is_held_in_bytes(
     served: ServedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

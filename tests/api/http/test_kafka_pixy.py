@@ -220,6 +220,7 @@ async def test_a_failed_append_is_told(fake: ServedHttp) -> None:
 # --- consume --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @PREFIXES
 @QUICK_POLLS
 async def test_a_message_is_consumed_and_acked(served: ServedHttp, prefix: str) -> None:
@@ -242,6 +243,7 @@ async def test_one_group_is_expected(served: ServedHttp, query: str, count: int)
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "text"),
     [
@@ -280,6 +282,7 @@ async def test_acks_that_cannot_be_read(served: ServedHttp, query: str, text: st
     assert (answer.status, answer.text) == (400, error(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [
@@ -300,6 +303,7 @@ async def test_a_message_that_is_not_acked_stays_outstanding(served: ServedHttp,
     assert offsets[0]["lag"] == 1
 
 
+@pytest.mark.slow
 async def test_the_ack_of_a_request_is_taken(served: ServedHttp) -> None:
     for _ in range(3):
         await produce(served, b"x")
@@ -444,6 +448,7 @@ async def test_the_oldest_and_the_newest_offset_can_be_set(served: ServedHttp) -
     assert [of["lag"] for of in offsets] == [3, 0, -1, 0]
 
 
+@pytest.mark.slow
 async def test_sparse_acks_are_told(served: ServedHttp) -> None:
     for _ in range(3):
         await produce(served, b"x")
@@ -484,6 +489,7 @@ async def test_offsets_of_an_unknown_partition_are_not_set(served: ServedHttp) -
     assert answer.status == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -628,6 +634,7 @@ async def test_queries_of_topics_have_to_be_valid(served: ServedHttp, target: st
 # --- every route ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path"),
     [

@@ -50,6 +50,7 @@ def test_each_repeated_field_of_each_request_has_a_maximum_and_nothing_else() ->
     assert {*REQUESTS, *OF_METHODS, *others} == {*PeerMethod}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), CASES)
 def test_elements_beyond_the_maximum_are_refused_before_they_are_parsed(method: int, path: str) -> None:
     maximum = ELEMENTS_MAX[name_of(REQUESTS[method], path)]

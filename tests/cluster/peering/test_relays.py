@@ -111,6 +111,7 @@ async def test_calls_that_are_passed_on_are_bounded_by_node_and_in_all_and_in_ti
     await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_the_bytes_of_calls_that_are_passed_on_are_bounded() -> None:
     relays = Relays(cast(PeerChannel, Waiting()), lambda: hello_of(1))
     counts = []

@@ -93,6 +93,7 @@ def test_a_partition_moves_away_and_back(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.slow
 def test_what_the_former_node_appends_is_written_once_wherever_the_partition_is(tmp_path: Path) -> None:
     """Its sequences would begin anew, and the rows of the group have results for the first ones."""
 
@@ -218,6 +219,7 @@ def test_a_replica_that_is_called_back_has_confirmed_nothing_meanwhile_and_goes_
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves_back", [False, True])
 def test_a_departure_that_a_kill_ends_before_it_is_sure_goes_on_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves_back: bool
@@ -246,6 +248,7 @@ def test_a_departure_that_a_kill_ends_before_it_is_sure_goes_on_at_the_next_star
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves_back", [False, True])
 def test_files_that_a_kill_leaves_behind_the_record_are_removed_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves_back: bool

@@ -133,6 +133,7 @@ def test_all_nodes_merge_the_stages_of_a_publication_before_they_apply_it(
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_node_alone_merges_the_stages_of_a_publication_in_steps(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
@@ -158,6 +159,7 @@ async def test_a_node_alone_merges_the_stages_of_a_publication_in_steps(tmp_path
         assert cluster.values() == [b"1"] * 300
 
 
+@pytest.mark.slow
 async def test_a_publication_of_a_topic_that_is_deleted_while_it_is_merged_is_refused(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()

@@ -43,6 +43,7 @@ class Copy(SimpleNamespace):
         self.found += [bytes(each) for each in self.download.take(answer, bytes_max)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients_write", [False, True])
 async def test_a_copy_keeps_to_its_pace_while_clients_write_at_its_source(clients_write: bool) -> None:
     begun = time.monotonic()

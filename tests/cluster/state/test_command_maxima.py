@@ -72,6 +72,7 @@ def test_each_repeated_field_of_each_command_has_a_maximum_and_nothing_else() ->
     assert {kind.DESCRIPTOR for kind in GROUPS} == set(BYTES_MAX)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "path"), CASES, ids=[f"{kind.__name__}.{path}" for kind, path in CASES])
 def test_elements_beyond_the_maximum_are_refused_before_they_are_parsed(kind: Any, path: str) -> None:
     maximum = min(ELEMENTS_MAX[name_of(kind.DESCRIPTOR, path)], 99_000)
@@ -81,6 +82,7 @@ def test_elements_beyond_the_maximum_are_refused_before_they_are_parsed(kind: An
     assert "more than" in why_too_large(GROUPS[kind], more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "number"), [*zip(GROUPS, (2, 1, 1, 2), strict=True)])
 def test_the_largest_command_of_nothing_takes_little_time_to_refuse(kind: Any, number: int) -> None:
     for element in (b"\x0a\x00", b"\x7a\x00", b"\x78\x00"):

@@ -441,6 +441,7 @@ class Totals(dict[tuple[bytes, int], stage_table.PartTotal]):
         return stage
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_per_step")
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_prepared_changes_no_result_whatever_is_applied(seed: int) -> None:

@@ -93,6 +93,7 @@ async def is_refused_found_and_mended(directory: Path, refusal: str, finding: st
     await goes_on(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", [TERM_MAX + 1, 2**62, WORST])
 @pytest.mark.parametrize("raft_group", [METADATA, PARTITION])
 async def test_a_term_that_no_log_has_is_refused_found_and_lowered(
@@ -122,6 +123,7 @@ def group_of(cluster: Cluster, name: str) -> RaftGroup:
     return cluster.node._log.driver.groups[METADATA if name == "metadata" else PARTITION]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metadata", "groups", "partition"])
 @pytest.mark.parametrize("synced", [False, True])
 async def test_entries_with_such_terms_are_written_again(tmp_path: Path, name: str, synced: bool) -> None:
@@ -149,6 +151,7 @@ async def test_entries_with_such_terms_are_written_again(tmp_path: Path, name: s
     await goes_on(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metadata", "groups", "partition"])
 @pytest.mark.parametrize("known", [TERM_MAX, TERM_MAX - 1, TERM_KEPT_MAX + 1])
 async def test_the_new_term_is_a_possible_one_and_has_others_behind_it(
@@ -200,6 +203,7 @@ async def test_a_directory_without_such_a_term_stays_as_it_is(tmp_path: Path) ->
     assert sorted((directory / "journal").iterdir())[-1].read_bytes() == before
 
 
+@pytest.mark.slow
 async def test_a_node_of_several_is_told_what_to_do_instead(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     survivor = await formed(directory)
@@ -215,6 +219,7 @@ async def test_a_node_of_several_is_told_what_to_do_instead(tmp_path: Path) -> N
         await cluster.create_topic("again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", [TERM_MAX, TERM_MAX - 1, TERM_KEPT_MAX + 1])
 async def test_a_node_that_goes_on_alone_has_terms_for_its_elections(tmp_path: Path, term: int) -> None:
     directory = tmp_path / "data"
@@ -228,6 +233,7 @@ async def test_a_node_that_goes_on_alone_has_terms_for_its_elections(tmp_path: P
         assert max(group.term for group in cluster.node._log.driver.groups.values()) < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
 @pytest.mark.parametrize("raft_group", [METADATA, PARTITION])
 async def test_members_that_no_group_has_are_refused_found_and_mended(
@@ -242,6 +248,7 @@ async def test_members_that_no_group_has_are_refused_found_and_mended(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", NEVER_THERE.values(), ids=NEVER_THERE)
 @pytest.mark.parametrize("raft_group", [METADATA, PARTITION])
 async def test_members_that_were_never_there_are_refused_found_and_mended(

@@ -82,6 +82,7 @@ async def test_bytes_and_nulls_come_back(served: ServedHttp) -> None:
     assert {each.get("value_base64") for each in shown} == {"/w==", "", None}
 
 
+@pytest.mark.slow
 async def test_a_peek_ends_behind_the_first_mebibyte_of_its_answer(served: ServedHttp) -> None:
     headers = [{"name": "", "value": "x"}] * 1000
     for _ in range(60):
@@ -92,6 +93,7 @@ async def test_a_peek_ends_behind_the_first_mebibyte_of_its_answer(served: Serve
     assert 1 << 20 <= len(answer.body) < (1 << 20) + 2 * len(answer.body) // len(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["list", "lines"])
 async def test_each_record_of_a_batch_is_answered(served: ServedHttp, kind: str) -> None:
     records: list[Any] = [{"value": str(n), "key": "k"} for n in range(5)]
@@ -199,6 +201,7 @@ async def test_an_asynchronous_record_has_no_offset(served: ServedHttp) -> None:
     assert len(await get(served)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "fields", "status", "detail"),
     [
@@ -231,6 +234,7 @@ async def test_what_cannot_be_read_is_a_problem(
     assert detail in problem["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "status"),
     [
@@ -268,6 +272,7 @@ async def test_messages_are_bounded_in_number_and_bytes(served: ServedHttp) -> N
     assert await lag(served) == 20
 
 
+@pytest.mark.slow
 async def test_messages_are_acked_in_batches(served: ServedHttp) -> None:
     await post(served, [{"value": str(n)} for n in range(10)])
     places = [{"partition": each["partition"], "offset": each["offset"]} for each in await get(served)]
@@ -287,6 +292,7 @@ async def has_lag(served: ServedHttp, expected: int) -> bool:
     return await lag(served) == expected
 
 
+@pytest.mark.slow
 async def test_messages_are_acked_when_they_are_with_the_transport(served: ServedHttp) -> None:
     await post(served, [{"value": str(n)} for n in range(10)])
     assert len(await get_all(served, 10, "group=g&ack=auto&wait_ms=60000")) == 10
@@ -307,6 +313,7 @@ async def test_a_client_that_leaves_while_it_waits_takes_nothing(served: ServedH
 # --- streams --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_stream_has_a_message_a_line(served: ServedHttp) -> None:
     await post(served, [{"value": str(n), "partition": 0} for n in range(3)])
     async with open_client(served.address) as client:
@@ -331,6 +338,7 @@ async def line(reader: asyncio.StreamReader) -> Any:
                 return json.loads(piece)
 
 
+@pytest.mark.slow
 @QUICK_POLLS
 async def test_a_stream_shows_now_and_then_that_there_is_nothing(served: ServedHttp) -> None:
     await post(served, {"value": "x"})
@@ -344,6 +352,7 @@ async def line_of(reader: asyncio.StreamReader, expected: bytes) -> None:
         await reader.readuntil(expected)
 
 
+@pytest.mark.slow
 async def test_a_stream_hands_out_no_more_than_its_client_reads(served: ServedHttp) -> None:
     count = 1000
     for _ in range(count // 40):
