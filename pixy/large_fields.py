@@ -66,6 +66,44 @@ def parse_with(
     return parse
 
 
+def parse_apart(
+    message_class: Any, field: str, bytes_min: int = _PARTED_BYTES_MIN
+) -> Callable[[bytes | memoryview], tuple[Message, bytes | memoryview]]:
+    """A parser of a message and, apart from it, its bytes `field`: a view of a large message.
+
+    Messages below `bytes_min` are left to protobuf. The field of the message may be set, too, and
+    must be ignored. The parser raises `DecodeError` as the class does.
+    """
+    tag = message_class.DESCRIPTOR.fields_by_name[field].number << 3 | _LENGTH_DELIMITED
+
+    def parse(body: bytes | memoryview) -> tuple[Message, bytes | memoryview]:
+        if len(body) >= bytes_min:
+            try:
+                rest, found = _without(memoryview(body), tag)
+                return message_class.FromString(rest), found
+            except _UnusualError:
+                pass
+        message = message_class.FromString(body)
+        return message, getattr(message, field)
+
+    return parse
+
+
+def _without(body: memoryview, tag: int) -> tuple[bytes, memoryview]:
+    """A message without a field, and that field, which is empty if it is missing."""
+    rest, found = bytearray(), body[:0]
+    left = _MORE_FIELDS
+    for each, begin, value, end in _fields(body, 0, len(body)):
+        left -= 1
+        if left < 0 or (each == tag and found):
+            raise _UnusualError
+        if each == tag:
+            found = body[value:end]
+        else:
+            rest += body[begin:end]
+    return bytes(rest), found
+
+
 def _part(body: memoryview, outer_tag: int, inner_tag: int) -> tuple[bytes, list[memoryview]]:
     """Part a message into all but a field of its repeated messages, and that field of each."""
     rest = bytearray()

@@ -8,7 +8,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.large_fields import Parted, Serialized, parse_with, serialize_with
+from pixy.large_fields import Parted, Serialized, parse_apart, parse_with, serialize_with
+from pixy.proto.copies_pb2 import FetchCopyResponse
 from pixy.proto.pixy_log_pb2 import (
     END_OF_RANGE,
     AppendRequest,
@@ -186,3 +187,42 @@ def test_large_batches_are_not_copied() -> None:
     _, batches = parse_with(AppendRequest, "partitions", "batches")(body)
     assert len(batches) == 3
     assert all(isinstance(each, memoryview) and each.obj is body for each in batches)
+
+
+CHUNK = FetchCopyResponse(segment=5, position=1 << 40, data=LARGE, crc=7, total_bytes=9, clients_write=True)
+
+
+def apart(body: bytes, bytes_min: int) -> tuple[bytes, bytes] | None:
+    """The other fields, and the data; None: malformed."""
+    try:
+        message, data = parse_apart(FetchCopyResponse, "data", bytes_min)(body)
+    except DecodeError:
+        return None
+    message.ClearField("data")
+    return message.SerializeToString(), bytes(data)
+
+
+def test_a_field_apart_is_a_view_of_a_large_message_and_the_others_are_there() -> None:
+    body = b"".join(serialize_with(FetchCopyResponse(segment=5, crc=7), "data", [LARGE]))
+    message, data = parse_apart(FetchCopyResponse, "data")(body)
+    assert (message.segment, message.crc) == (5, 7)
+    assert isinstance(data, memoryview)
+    assert data.obj is body
+    assert data == LARGE
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"",
+        b"\x1a\x00",  # the field again: the last one counts
+        b"\x1a\x02xy",
+        b"\x23\x08\x01\x24",  # a group, and a field that is cut
+        b"\x10",
+        b"\x28\x01" * 200,  # many fields
+    ],
+)
+def test_a_field_apart_is_as_protobuf_parses_it(behind: bytes) -> None:
+    body = CHUNK.SerializeToString()
+    for each in (body + behind, body[: len(body) // 2], body[:-1], behind + body, behind):
+        assert apart(each, 0) == apart(each, 1 << 30)

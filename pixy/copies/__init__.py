@@ -9,11 +9,12 @@ leaves room for clients (`pacing`), and writes them to a directory beside the pa
 from pixy.copies.copy_download import CopyDownload, CopySources, DescendingEpoch
 from pixy.copies.copy_session import CopiedSegment, CopyKey, CopySession, CopySessions, WantedBytes
 from pixy.copies.directory_swap import is_due, roll_forward, swap_directories
-from pixy.copies.pacing import TokenBucket
+from pixy.copies.pacing import ChunkSize, TokenBucket
 from pixy.copies.progress import CopyProgress
 from pixy.copies.staged_copy import OwnRecords, StagedCopy
 
 __all__ = [
+    "ChunkSize",
     "CopiedSegment",
     "CopyDownload",
     "CopyKey",

@@ -20,11 +20,20 @@ The records before the begin of a log are removed one by one, but batches are no
 first batch of a copy may begin before the offset that was asked for.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pixy.errors import CorruptData
 from pixy.proto.copies_pb2 import FetchCopyRequest, FetchCopyResponse
-from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, check_batch, crc32c, read_header
+from pixy.records import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    batch_bytes,
+    check_batch,
+    crc32c,
+    read_header,
+)
 
 _BATCH_BYTES_MAX = 1 << 30
 
@@ -40,6 +49,18 @@ class _ChunkRun(NamedTuple):
     position: int
     begin: int
     crc: int
+
+
+@dataclass(slots=True)
+class _Found:
+    """Whole batches of an answer, offset and epoch behind them, and the size of the next one, 0 if
+    its header is not there.
+    """
+
+    batches: list[memoryview]
+    offset: int
+    epoch: int
+    needed: int
 
 
 class CopyDownload:
@@ -95,52 +116,56 @@ class CopyDownload:
         )
 
     def request_ahead(
-        self, answer: FetchCopyResponse, session: int, max_bytes: int
+        self, answer: FetchCopyResponse, size: int, session: int, max_bytes: int
     ) -> FetchCopyRequest | None:
-        """The request that follows an answer which is not taken yet; None if that depends on it.
+        """The request that follows an answer with `size` bytes which is not taken yet; None if that
+        depends on it.
 
         It is of no use if the answer is refused, or is the last one.
         """
-        position = answer.position + len(answer.data)
+        position = answer.position + size
         if not 0 < position < answer.total_bytes:
             return None
         return FetchCopyRequest(
             session=session, segment=answer.segment, position=position, max_bytes=max_bytes
         )
 
-    def take(self, answer: FetchCopyResponse, bytes_max: int) -> list[memoryview]:
-        """The whole batches that an answer brings, in their order.
+    def take(self, answer: FetchCopyResponse, data: bytes | memoryview, bytes_max: int) -> list[memoryview]:
+        """The whole batches that an answer brings, in their order: views of `data`, but for one
+        that has begun to come before.
 
         Args:
+            answer: its field `data` is ignored.
+            data: the bytes that it brings.
             bytes_max: that were asked for.
 
         Raises:
             DescendingEpoch, CorruptData: see the table of the module.
         """
-        # Each look at the data copies them.
-        data = answer.data
         run = self._checked(answer, data, bytes_max)
         ends = run.position == answer.total_bytes
         if not ends and len(self._partial) + len(data) < self._needed:
             self._partial += data
             self._run = run
             return []
-        chunk = memoryview(b"".join((self._partial, data)))
-        batches, at, offset, epoch, needed = self._batches(chunk)
-        if offset == self.end_offset:
-            at = len(chunk)
-        if ends and at < len(chunk):
+        found = _Found([], self.offset, self._epoch, 0)
+        left = memoryview(data)
+        for piece in self._pieces(left):
+            left = piece[self._find(found, piece) :]
+        if found.offset == self.end_offset:
+            left = left[:0]
+        if ends and left:
             raise CorruptData(f"the segment at offset {run.segment} ends within a batch")
-        if ends and not batches:
+        if ends and not found.batches:
             raise CorruptData(f"the segment at offset {run.segment} ends before offset {self.offset}")
-        if batches and self._begins:
-            self.begin_offset, self._begins = read_header(batches[0]).base_offset, False
-        self.offset, self._epoch = offset, epoch
+        if found.batches and self._begins:
+            self.begin_offset, self._begins = read_header(found.batches[0]).base_offset, False
+        self.offset, self._epoch = found.offset, found.epoch
         self._run = None if ends else run
-        self._partial, self._needed = bytearray(chunk[at:]), needed
-        return batches
+        self._partial, self._needed = bytearray(left), found.needed
+        return found.batches
 
-    def _checked(self, answer: FetchCopyResponse, data: bytes, bytes_max: int) -> _ChunkRun:
+    def _checked(self, answer: FetchCopyResponse, data: bytes | memoryview, bytes_max: int) -> _ChunkRun:
         """The run that an answer with some data ends, if it is what was asked for."""
         run, size = self._run, len(data)
         where = f"byte {answer.position} of the segment at offset {answer.segment}"
@@ -168,12 +193,26 @@ class CopyDownload:
             )
         return _ChunkRun(answer.segment, answer.position + size, begin, crc)
 
-    def _batches(self, chunk: memoryview) -> tuple[list[memoryview], int, int, int, int]:
-        """Whole batches; bytes up to there, offset and epoch behind them, and the size of the next
-        one, 0 if its header is not there.
+    def _pieces(self, chunk: memoryview) -> Iterator[memoryview]:
+        """A chunk in pieces that begin with batches: the one that has begun to come before, as far
+        as it is there, and what follows it. Only that one is copied.
         """
-        batches: list[memoryview] = []
-        at, offset, epoch, needed = 0, self.offset, self._epoch, 0
+        partial, size = self._partial, self._needed
+        if not partial:
+            yield chunk
+            return
+        if not size:
+            header = b"".join((partial, chunk[: HEADER_BYTES - len(partial)]))
+            size = batch_bytes(header) if len(header) == HEADER_BYTES else 0
+        taken = max(size, HEADER_BYTES) - len(partial)
+        yield memoryview(b"".join((partial, chunk[:taken])))
+        if taken < len(chunk):
+            yield chunk[taken:]
+
+    def _find(self, found: _Found, chunk: memoryview) -> int:
+        """Add the whole batches at the begin of a chunk; returns the bytes that they have."""
+        batches = found.batches
+        at, offset, epoch, needed = 0, found.offset, found.epoch, 0
         while at + HEADER_BYTES <= len(chunk) and offset < self.end_offset:
             header = read_header(chunk, at)
             size = LENGTH_PREFIX_BYTES + header.length
@@ -204,7 +243,8 @@ class CopyDownload:
                 )
             batches.append(batch)
             at, offset, epoch = at + size, header.next_offset, header.leader_epoch
-        return batches, at, offset, epoch, needed
+        found.offset, found.epoch, found.needed = offset, epoch, needed
+        return at
 
 
 class CopySources:

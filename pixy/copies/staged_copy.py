@@ -96,7 +96,7 @@ class StagedCopy:
         self.begin_offset = self.end_offset = 0
 
     def _new_log(self) -> PartitionLog:
-        return PartitionLog(self._disk, self._directory, self._identity, self._topic)
+        return PartitionLog(self._disk, self._directory, self._identity, self._topic, direct=True)
 
     def open(self, lowest: int, highest: int, end_offset: int) -> None:
         """Go on with what an earlier attempt has left, if it begins between two offsets and ends

@@ -7,11 +7,11 @@ accept each other.
 
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
-from pixy.peers.failures import decode_answer, decode_failure, encode_failure
+from pixy.peers.failures import decode_answer, decode_apart, decode_failure, encode_failure
 from pixy.peers.frames import FrameDamage
 from pixy.peers.handshake_side import NotYet
 from pixy.peers.hello import Claim, Hello, join_hash
-from pixy.peers.options import NextSlice, PeerHooks, PeerOptions
+from pixy.peers.options import Answer, NextSlice, PeerHooks, PeerOptions
 from pixy.peers.peers import Peers
 from pixy.peers.secrets import SharedSecrets
 from pixy.peers.tcp import TcpNetwork
@@ -20,6 +20,7 @@ from pixy.peers.traffic import PeerTraffic
 
 __all__ = [
     "Address",
+    "Answer",
     "Claim",
     "FrameDamage",
     "Hello",
@@ -34,6 +35,7 @@ __all__ = [
     "SharedSecrets",
     "TcpNetwork",
     "decode_answer",
+    "decode_apart",
     "decode_failure",
     "encode_failure",
     "join_hash",

@@ -23,11 +23,11 @@ from pixy.peers.failures import encode_failure
 from pixy.peers.frames import ANSWER, FAILURE, FrameDamage
 from pixy.peers.hello import Hello
 from pixy.peers.link import PeerLink
-from pixy.peers.options import PeerHooks
+from pixy.peers.options import Answer, PeerHooks
 
 
 class _RunningCall(NamedTuple):
-    answer: "asyncio.Future[bytes]"
+    answer: "asyncio.Future[Answer]"
     timer: asyncio.TimerHandle
     payload_bytes: int
 
@@ -84,7 +84,7 @@ class PeerAnswers:
         if running is not None:
             running.answer.cancel()
 
-    def lost(self) -> "list[asyncio.Future[bytes]]":
+    def lost(self) -> "list[asyncio.Future[Answer]]":
         """The connection has ended; returns what is being cancelled."""
         answers = [running.answer for running in self._running.values()]
         for number in list(self._running):
@@ -102,7 +102,7 @@ class PeerAnswers:
             running.timer.cancel()
         return running
 
-    def _done(self, number: int, answer: "asyncio.Future[bytes]") -> None:
+    def _done(self, number: int, answer: "asyncio.Future[Answer]") -> None:
         # The call may have been cancelled, and its number may have been used again.
         running = self._running.get(number)
         if running is None or running.answer is not answer:
@@ -117,13 +117,14 @@ class PeerAnswers:
         else:
             self._answer(number, answer.result())
 
-    def _answer(self, number: int, answer: bytes) -> None:
-        size = len(answer)
+    def _answer(self, number: int, answer: Answer) -> None:
+        parts = (answer,) if isinstance(answer, bytes) else answer
+        size = sum(map(len, parts))
         if size > self._link.bytes_max:
             self._fail(
                 number, Internal(f"the answer has {size} bytes, at most {self._link.bytes_max} are allowed")
             )
-        elif not self._link.send(ANSWER, 0, 0, number, (answer,)):
+        elif not self._link.send(ANSWER, 0, 0, number, parts):
             self._fail(number, Unavailable("the connection takes no more: its send queue is full"))
 
     def _failed(self, number: int, error: BaseException) -> None:

@@ -24,7 +24,7 @@ _MILLISECONDS_MAX = (1 << 32) - 1
 
 
 class _PendingCall(NamedTuple):
-    answer: "asyncio.Future[bytes]"
+    answer: "asyncio.Future[bytes | memoryview]"
     payload_bytes: int
 
 
@@ -58,6 +58,11 @@ class PeerCalls:
             Unavailable: too many calls are in flight, or the connection is or gets lost.
             PixyError: the answer.
         """
+        answer = await self.call_view(method, payload, timeout)
+        return answer if isinstance(answer, bytes) else bytes(answer)
+
+    async def call_view(self, method: int, payload: bytes, timeout: float) -> bytes | memoryview:
+        """As `call`; a large answer is a view of what was received, without a copy."""
         number, answer = self._begin(method, payload, timeout)
         timer = self._loop.call_later(timeout, self._expire, number, self._loop.time() + timeout)
         try:
@@ -74,7 +79,7 @@ class PeerCalls:
         """An ANSWER has come."""
         pending = self._take(number)
         if pending is not None:
-            resolve(pending.answer, payload if isinstance(payload, bytes) else bytes(payload))
+            resolve(pending.answer, payload)
 
     def failed(self, number: int, payload: bytes | memoryview) -> None:
         """A FAILURE has come."""
@@ -87,7 +92,9 @@ class PeerCalls:
         for number in list(self._pending):
             self._fail(number, Unavailable(f"the connection to {self._who} has ended: {reason}"))
 
-    def _begin(self, method: int, payload: bytes, timeout: float) -> "tuple[int, asyncio.Future[bytes]]":
+    def _begin(
+        self, method: int, payload: bytes, timeout: float
+    ) -> "tuple[int, asyncio.Future[bytes | memoryview]]":
         size, options = len(payload), self._options
         if size > self._link.bytes_max:
             raise MessageTooLarge(
@@ -104,7 +111,7 @@ class PeerCalls:
         milliseconds = min(max(1, int(timeout * 1000)), _MILLISECONDS_MAX)
         if not self._link.send(CALL, method, milliseconds, number, (payload,)):
             raise Unavailable(f"the connection to {self._who} takes no more: its send queue is full")
-        answer: asyncio.Future[bytes] = self._loop.create_future()
+        answer: asyncio.Future[bytes | memoryview] = self._loop.create_future()
         self._pending[number] = _PendingCall(answer, size)
         self._bytes += size
         return number, answer

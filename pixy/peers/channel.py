@@ -32,7 +32,7 @@ from pixy.peers.handshake_side import NotYet
 from pixy.peers.hello import Claim, Greeting, Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 from pixy.peers.open_links import AcceptedLink, DialledLink
-from pixy.peers.options import PeerHooks
+from pixy.peers.options import Answer, PeerHooks
 from pixy.peers.traffic import PeerTraffic
 
 log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ class PeerChannel:
         self._ways: dict[int, PeerLink] = {}
         self._accepted: dict[AcceptedLink, None] = {}
         # Answers that are being cancelled.
-        self._cancelled: dict[asyncio.Future[bytes], None] = {}
+        self._cancelled: dict[asyncio.Future[Answer], None] = {}
         self.stopped = False
         self.traffic: dict[int, PeerTraffic] = {}
 
@@ -197,6 +197,17 @@ class PeerChannel:
             return self._no_call(node_id)
         return kept.current.calls.call(method, payload, timeout)
 
+    def call_view(
+        self, node_id: int, method: int, payload: bytes, timeout: float
+    ) -> Coroutine[None, None, bytes | memoryview]:
+        """As `call` on the bulk connection; a large answer is a view of what was received, without
+        a copy.
+        """
+        kept = self._bulk.get(node_id)
+        if kept is None or kept.current is None:
+            return self._no_call(node_id)
+        return kept.current.calls.call_view(method, payload, timeout)
+
     async def _no_call(self, node_id: int) -> bytes:
         raise Unavailable(f"no connection to node {node_id}: {self.trouble(node_id)}")
 
@@ -312,7 +323,7 @@ class PeerChannel:
             oldest = max(passing, key=lambda each: hosts[each.link.host])
             oldest.link.close("others ask or join")
 
-    def _gone(self, accepted: AcceptedLink, cancelled: "Sequence[asyncio.Future[bytes]]") -> None:
+    def _gone(self, accepted: AcceptedLink, cancelled: "Sequence[asyncio.Future[Answer]]") -> None:
         self._accepted.pop(accepted, None)
         for answer in cancelled:
             self._cancelled[answer] = None

@@ -4,7 +4,8 @@ A class that this release does not know becomes INTERNAL: a newer node raises er
 requests only.
 """
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -14,6 +15,7 @@ from pixy.peers.frames import Payload
 from pixy.proto import peers_pb2 as pb
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R")
 
 _CLASSES: dict[str, type[PixyError]] = {
     name: found for name in errors.__all__ if issubclass(found := getattr(errors, name), PixyError)
@@ -27,7 +29,7 @@ _ANSWER_BYTES_MAX = 64 << 10
 """Of an answer that has no list."""
 
 
-def decode_answer(kind: type[M], answer: bytes, bytes_max: int = _ANSWER_BYTES_MAX) -> M:
+def decode_answer(kind: type[M], answer: bytes | memoryview, bytes_max: int = _ANSWER_BYTES_MAX) -> M:
     """The answer of a call as a message.
 
     Args:
@@ -37,12 +39,20 @@ def decode_answer(kind: type[M], answer: bytes, bytes_max: int = _ANSWER_BYTES_M
     Raises:
         Unavailable: it is none; another node may give one.
     """
+    parse: Callable[[Any], M] = kind.FromString  # takes views, too
+    return decode_apart(kind, parse, answer, bytes_max)
+
+
+def decode_apart(
+    kind: type[Message], parse: Callable[[bytes | memoryview], R], answer: bytes | memoryview, bytes_max: int
+) -> R:
+    """As `decode_answer`, by a parser of one's own, such as that of `large_fields.parse_apart`."""
     if len(answer) > bytes_max:
         raise Unavailable(
             f"a node answers with a {kind.DESCRIPTOR.name} of {len(answer)} bytes, at most {bytes_max} are possible"
         )
     try:
-        return kind.FromString(answer)
+        return parse(answer)
     except DecodeError as error:
         raise Unavailable(f"a node answers with what is no {kind.DESCRIPTOR.name}") from error
 

@@ -13,7 +13,7 @@ from pixy.peers.environment import PeerEnvironment
 from pixy.peers.frames import ANSWER, CALL, CANCEL, FAILURE, MESSAGE, FrameDamage, Payload
 from pixy.peers.hello import Hello, LinkPurpose
 from pixy.peers.link import PeerLink
-from pixy.peers.options import NextSlice, PeerHooks
+from pixy.peers.options import Answer, NextSlice, PeerHooks
 
 
 class LinkEnd(NamedTuple):
@@ -113,7 +113,7 @@ class AcceptedLink:
         peer: Hello,
         purpose: LinkPurpose,
         hooks: PeerHooks,
-        gone: "Callable[[AcceptedLink, Sequence[asyncio.Future[bytes]]], None]",
+        gone: "Callable[[AcceptedLink, Sequence[asyncio.Future[Answer]]], None]",
     ) -> None:
         self.link = link
         self.peer = peer

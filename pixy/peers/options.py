@@ -4,10 +4,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from pixy.peers.address import Address
+from pixy.peers.frames import Payload
 from pixy.peers.hello import Claim, Hello
 
 NextSlice = Callable[[], bool]
 """Does the next slice of some work, of a few milliseconds at most; True: that was the last one."""
+
+Answer = bytes | Sequence[Payload]
+"""The answer to a call; a large one in parts, which are not copied and must not change."""
 
 _DEFAULT_ADDRESS = Address("127.0.0.1", 19094)
 
@@ -102,7 +106,7 @@ class PeerHooks:
     recognize: Callable[[Claim], str | None]
     admit: Callable[[Claim], str | None]
     on_message: Callable[[int, int, bytes | memoryview], NextSlice | None]
-    on_call: Callable[[Hello, int, bytes], Awaitable[bytes]]
+    on_call: Callable[[Hello, int, bytes], Awaitable[Answer]]
     on_up: Callable[[int, Hello], None]
     on_down: Callable[[int, bool], None]
     on_visit: Callable[[str], None] = lambda _: None

@@ -18,6 +18,7 @@ from pixy.cluster.log import PartitionCondition
 from pixy.cluster.snapshots.copy_serving import CopyServing
 from pixy.errors import CopyTryLater, CorruptData, Unavailable
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, mark_damaged
+from pixy.peers import Answer
 from pixy.proto.copies_pb2 import BeginCopyRequest, BeginCopyResponse, FetchCopyRequest
 from pixy.storage import PartitionLog, RealDisk
 from tests.backend.test_replicas_that_were_away import (
@@ -269,7 +270,7 @@ class Sources:
 def sources(monkeypatch: pytest.MonkeyPatch) -> Sources:
     found, fetch = Sources(), CopyServing.fetch
 
-    async def controlled(self: CopyServing, caller: int, payload: bytes) -> bytes:
+    async def controlled(self: CopyServing, caller: int, payload: bytes) -> Answer:
         session = FetchCopyRequest.FromString(payload).session
         if self._replicas[session][0].partition == QUIET:
             found.asked.set()

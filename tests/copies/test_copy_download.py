@@ -20,6 +20,10 @@ EPOCH = read_header(LOG[-1]).leader_epoch
 CUTS = st.lists(st.integers(1, len(LOG) - 1), max_size=8)
 
 
+def taken(download: CopyDownload, answer: FetchCopyResponse, bytes_max: int = 1 << 20) -> list[memoryview]:
+    return download.take(answer, answer.data, bytes_max)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CUTS, min_size=1, max_size=3), st.integers(0, len(LOG) - 1), st.integers(0, 1 << 32))
 def test_every_batch_comes_once_from_whatever_sources(cuts: list[list[int]], first: int, seed: int) -> None:
@@ -33,8 +37,8 @@ def test_every_batch_comes_once_from_whatever_sources(cuts: list[list[int]], fir
             download.change_source()
         size = rng.choice((1, 60, 100, 500, 5000))
         answer = source.answer(download.request(1, size))
-        ahead = download.request_ahead(answer, 1, size)
-        found += [bytes(each) for each in download.take(answer, size)]
+        ahead = download.request_ahead(answer, len(answer.data), 1, size)
+        found += [bytes(each) for each in taken(download, answer, size)]
         assert download.is_complete or ahead in (None, download.request(1, size))
         assert download.offset == (
             read_header(found[-1]).next_offset if found else read_header(LOG[first]).base_offset
@@ -46,7 +50,7 @@ def test_a_copy_ends_within_a_segment() -> None:
     end = read_header(LOG[30]).base_offset
     download = CopyDownload(0, end, EPOCH, begins=True)
     answer = Source(LOG, []).answer(download.request(1, 1 << 20))
-    assert [bytes(each) for each in download.take(answer, 1 << 20)] == LOG[:30]
+    assert [bytes(each) for each in taken(download, answer)] == LOG[:30]
     assert download.is_complete
 
 
@@ -133,17 +137,17 @@ def test_a_wrong_answer_is_refused_and_changes_nothing(damage: Callable[[FetchCo
     wrong = source.answer(download.request(1, 1 << 20))
     damage(wrong)
     with pytest.raises(CorruptData):
-        download.take(wrong, 1 << 20)
+        taken(download, wrong)
     assert download.offset == 0
     right = source.answer(download.request(1, 1 << 20))
-    assert [bytes(each) for each in download.take(right, 1 << 20)] == LOG
+    assert [bytes(each) for each in taken(download, right)] == LOG
 
 
 def test_an_answer_larger_than_asked_for_is_refused() -> None:
     download = CopyDownload(0, END, EPOCH, begins=True)
     answer = Source(LOG, []).answer(download.request(1, 100))
     with pytest.raises(CorruptData, match="99 were asked for"):
-        download.take(answer, 99)
+        taken(download, answer, 99)
 
 
 def test_a_batch_of_another_place_is_refused_before_all_of_it_has_come() -> None:
@@ -157,9 +161,9 @@ def test_a_batch_of_another_place_is_refused_before_all_of_it_has_come() -> None
         download = CopyDownload(0, END, EPOCH, begins=True)
         if offset:
             with pytest.raises(CorruptData, match="has offsets 1 to"):
-                download.take(answer, 100)
+                taken(download, answer, 100)
         else:
-            assert download.take(answer, 100) == []
+            assert taken(download, answer, 100) == []
 
 
 def test_a_copy_begins_with_the_whole_batch_that_has_its_first_offset() -> None:
@@ -168,7 +172,7 @@ def test_a_copy_begins_with_the_whole_batch_that_has_its_first_offset() -> None:
     for within in (0, 1, 2):
         download = CopyDownload(base + within, END, EPOCH, begins=True)
         answer = Source(LOG, [5]).answer(download.request(1, 1 << 20))
-        assert [bytes(each) for each in download.take(answer, 1 << 20)] == LOG[number:]
+        assert [bytes(each) for each in taken(download, answer)] == LOG[number:]
         assert download.begin_offset == base
 
 
@@ -183,7 +187,7 @@ def test_what_comes_behind_other_records_begins_at_their_end() -> None:
     download = CopyDownload(base + 1, END, EPOCH, begins=False)
     answer = Source(LOG, [5]).answer(download.request(1, 1 << 20))
     with pytest.raises(CorruptData, match=f"has offsets {base} to"):
-        download.take(answer, 1 << 20)
+        taken(download, answer)
 
 
 def test_an_epoch_that_descends_is_told_apart_and_another_begin_knows_none() -> None:
@@ -191,12 +195,12 @@ def test_an_epoch_that_descends_is_told_apart_and_another_begin_knows_none() -> 
     first = right.answer(download.request(1, len(LOG[0])))
     first.data = first.data[:12] + EPOCH.to_bytes(4, "big") + first.data[16:]
     _with_crc(first)
-    assert len(download.take(first, 1 << 20)) == 1
+    assert len(taken(download, first)) == 1
     download.change_source()
     with pytest.raises(DescendingEpoch):
-        download.take(right.answer(download.request(1, 1 << 20)), 1 << 20)
+        taken(download, right.answer(download.request(1, 1 << 20)))
     download.restart(0, begins=True)
-    assert len(download.take(right.answer(download.request(1, 1 << 20)), 1 << 20)) == len(LOG)
+    assert len(taken(download, right.answer(download.request(1, 1 << 20)))) == len(LOG)
 
 
 def test_a_batch_of_many_chunks_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,17 +215,17 @@ def test_a_batch_of_many_chunks_is_put_together_once(monkeypatch: pytest.MonkeyP
     download = CopyDownload(0, 1, 1, begins=True)
     source, chunk = Source([bytes(content)], []), 4096
     while not download.is_complete:
-        found = download.take(source.answer(download.request(1, chunk), chunk), chunk)
+        found = taken(download, source.answer(download.request(1, chunk), chunk), chunk)
     assert [bytes(each) for each in found] == [bytes(content)]
     assert looks[:2] == [chunk, len(content)]
 
 
 def test_bytes_of_another_place_than_the_run_are_refused() -> None:
     source, download = Source(LOG, []), CopyDownload(0, END, EPOCH, begins=True)
-    download.take(source.answer(download.request(1, 100)), 100)
+    taken(download, source.answer(download.request(1, 100)), 100)
     again = source.answer(CopyDownload(0, END, EPOCH, begins=True).request(1, 100))
     with pytest.raises(CorruptData, match="asked for was byte 100"):
-        download.take(again, 100)
+        taken(download, again, 100)
 
 
 def test_a_source_that_fails_is_asked_again_after_the_others_and_given_up_after_some_failures() -> None:
@@ -237,3 +241,14 @@ def test_a_source_that_fails_is_asked_again_after_the_others_and_given_up_after_
         sources.failed(for_good=False)
     assert asked[3:] == [3, 2, 3]
     assert sources.next is None
+
+
+def test_batches_are_views_of_what_has_come_but_for_one_that_comes_in_parts() -> None:
+    source, download = Source(LOG, []), CopyDownload(0, END, EPOCH, begins=True)
+    for size in (len(LOG[0]) + 10, len(LOG[1]) + len(LOG[2]), 1 << 20):
+        answer = source.answer(download.request(1, size))
+        data = answer.data
+        found = download.take(answer, data, size)
+        views = [each for each in found if each.obj is data]
+        assert len(found) - len(views) == (size != len(LOG[0]) + 10)
+    assert download.is_complete

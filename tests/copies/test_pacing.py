@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.copies import TokenBucket
+from pixy.copies import ChunkSize, TokenBucket
 
 
 def test_what_has_gathered_is_free_and_more_is_waited_for() -> None:
@@ -25,3 +25,19 @@ def test_the_rate_is_kept(chunks: list[int]) -> None:
     for each in chunks:
         now += bucket.take(each, now)
     assert now == pytest.approx(max(0.0, sum(chunks) - 50.0) / 100.0)
+
+
+def test_chunks_grow_while_they_come_quickly_and_shrink_if_not() -> None:
+    size, found = ChunkSize(100, 1000), []
+    for seconds in (0.1, 0.1, 0.5, 0.1, 0.1, 0.1, 3.0, 3.0, 3.0, 3.0, 3.0):
+        found.append(size.bytes)
+        size.came(seconds, clients_write=False)
+    assert found == [100, 200, 400, 400, 800, 1000, 1000, 500, 250, 125, 100]
+
+
+def test_chunks_are_small_at_once_when_clients_write() -> None:
+    size = ChunkSize(100, 1000)
+    for _ in range(5):
+        size.came(0.1, clients_write=False)
+    size.came(0.1, clients_write=True)
+    assert size.bytes == 100

@@ -133,6 +133,10 @@ class _RecordingFile:
         self._disk.do(Call("write", self._name, position))
         self._file.write_at(buffers, position)
 
+    def write_direct(self, buffers: Sequence[Buffer], position: int) -> None:
+        self._disk.do(Call("write", self._name, position))
+        self._file.write_direct(buffers, position)
+
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
         self.write_at(buffers, position)
         self.sync()

@@ -158,6 +158,11 @@ class _FaultyFile:
             self._grow_to(position + sum(map(len, buffers)))
             self._file.write_at(buffers, position)
 
+    def write_direct(self, buffers: Sequence[Buffer], position: int) -> None:
+        with self._control.writing(self._name):
+            self._grow_to(position + sum(map(len, buffers)))
+            self._file.write_direct(buffers, position)
+
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
         with self._control.writing(self._name):
             self._grow_to(position + sum(map(len, buffers)))

@@ -9,6 +9,7 @@ from typing import Any
 
 from pixy.peers import (
     Address,
+    Answer,
     Claim,
     Hello,
     NextSlice,
@@ -74,7 +75,7 @@ class PeerNode:
     falls_back: bool = False
     recognize: Callable[[Claim], str | None] = lambda _: None
     admit: Callable[[Hello], str | None] = lambda _: None
-    on_call: Callable[[Hello, int, bytes], Awaitable[bytes]] = echo
+    on_call: Callable[[Hello, int, bytes], Awaitable[Answer]] = echo
     on_message: Callable[[int, int, bytes | memoryview], NextSlice | None] | None = None
 
     def __post_init__(self) -> None:
@@ -97,7 +98,7 @@ class PeerNode:
     def _recognize(self, claim: Claim) -> str | None:
         return self.recognize(claim)
 
-    def _on_call(self, caller: Hello, method: int, payload: bytes) -> Awaitable[bytes]:
+    def _on_call(self, caller: Hello, method: int, payload: bytes) -> Awaitable[Answer]:
         return self.on_call(caller, method, payload)
 
     def _on_message(self, node_id: int, kind: int, payload: bytes | memoryview) -> NextSlice | None:

@@ -2,12 +2,16 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from structlog.testing import capture_logs
 
 from pixy.errors import DeadlineExceeded, MessageTooLarge, Unavailable
-from pixy.peers import Address, Hello, PeerOptions
+from pixy.peers import Address, Answer, Hello, PeerOptions
+from pixy.peers.frames import ANSWER
+from pixy.peers.link import PeerLink
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, PeerNode, SimulatedPeers, hello_of, host_of, simulate
 
@@ -22,8 +26,35 @@ def test_messages_and_calls_pass() -> None:
         assert await two.channel.call(1, 9, b"payload", 1.0) == b"2 9 payload"
         large = bytes(3 << 20)
         assert await two.channel.call(1, 9, large, 60.0, bulk=True) == b"2 9 " + large
+        view = await two.channel.call_view(1, 9, large, 60.0)
+        assert isinstance(view, memoryview), "a large answer is not copied"
+        assert view == b"2 9 " + large
 
     simulate(scenario, 3)
+
+
+def test_an_answer_in_parts_is_one_answer_and_no_part_is_copied() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        parts = [b"head ", bytes(1 << 20), memoryview(b"tail")]
+        sent = []
+        link_send = PeerLink.send
+
+        def send(self: PeerLink, kind: int, *rest: Any) -> bool:
+            if kind == ANSWER:
+                sent.append(rest[-1])
+            return link_send(self, kind, *rest)
+
+        async def answer(*_: object) -> Answer:
+            return parts
+
+        two.on_call = answer
+        with patch.object(PeerLink, "send", send):
+            assert await one.channel.call(2, 1, b"", 60.0, bulk=True) == b"".join(parts)
+        assert sent == [parts]
+        assert all(each is part for each, part in zip(sent[0], parts, strict=True))
+
+    simulate(scenario)
 
 
 def test_frames_and_bytes_of_both_directions_and_connections_made_again_are_counted() -> None:

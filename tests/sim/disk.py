@@ -511,6 +511,9 @@ class _SimulatedFile:
         self._check_alive()
         self._write(b"".join(buffers), position, durable=False)
 
+    def write_direct(self, buffers: Sequence[Buffer], position: int) -> None:
+        self.write_at(buffers, position)
+
     def _write(self, data: bytes, position: int, *, durable: bool) -> None:
         end = position + len(data)
 

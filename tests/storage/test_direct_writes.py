@@ -177,6 +177,33 @@ def test_a_durable_write_ends_with_a_sync_and_small_ones_go_the_usual_way(
     file.close()
 
 
+@pytest.mark.parametrize("size", [DIRECT_BYTES_MIN - 1, DIRECT_BYTES_MIN, _LARGEST])
+def test_a_direct_write_of_a_file_is_not_synced_and_a_small_one_goes_the_usual_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    path = tmp_path / "file"
+    file = RealDisk().open(path, create=True)
+    monkeypatch.setattr(os, "fdatasync", None)
+    content = Random(size).randbytes(size)
+    buffers = [memoryview(content)[at : at + 100_000] for at in range(0, size, 100_000)]
+    file.write_direct(buffers, 5)
+    file.write_direct([b"", b"behind"], 5 + size)
+    # The blocks at both ends are those of other writes, too.
+    assert sum(cached_pages(path)) <= 3 or size < DIRECT_BYTES_MIN
+    assert file.read_at(2 * size, 0) == bytes(5) + content + b"behind"
+    file.close()
+
+
+def test_buffers_of_any_number_and_size_are_written_directly_in_groups(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    content = Random(3).randbytes(11 << 20)
+    cuts = [0, *range(1, 3000), 1 << 20, 9 << 20, len(content)]  # one is larger than what is direct
+    file = RealDisk().open(path, create=True)
+    file.write_direct([memoryview(content)[begin:end] for begin, end in pairwise(cuts)], 3)
+    assert file.read_at(len(content) + 100, 0) == bytes(3) + content
+    file.close()
+
+
 def test_closing_a_file_closes_both_descriptors(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

@@ -69,6 +69,7 @@ class WatchedDisk(RealDisk):
 class _File:
     def __init__(self, file: File, close: Callable[[], None]) -> None:
         self.write_at = file.write_at
+        self.write_direct = file.write_direct
         self.write_durably = file.write_durably
         self.read_at = file.read_at
         self.size = file.size

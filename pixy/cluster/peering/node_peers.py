@@ -81,7 +81,7 @@ from pixy.multiraft import (
     entry_bytes_max,
     frame_bytes_max,
 )
-from pixy.peers import Claim, FrameDamage, Hello, NextSlice, NotYet, PeerChannel, PeerHooks
+from pixy.peers import Answer, Claim, FrameDamage, Hello, NextSlice, NotYet, PeerChannel, PeerHooks
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, MalformedMessage, Message, StateType
@@ -92,7 +92,7 @@ log = structlog.get_logger(__name__)
 OpenChannel = Callable[[str, PeerHooks], PeerChannel]
 """Opens the channel to the peers of the cluster of a name."""
 
-Handler = Callable[[int, bytes], Awaitable[bytes]]
+Handler = Callable[[int, bytes], Awaitable[Answer]]
 """Answers a call of a node: its id, 0 for one that belongs to no cluster yet, and the payload."""
 
 T = TypeVar("T")
@@ -651,8 +651,10 @@ class NodePeers:
     async def _call_bulk(self, node_id: int, payload: bytes, timeout: float) -> bytes:
         return await self.relays.call(node_id, PeerMethod.FETCH_SNAPSHOT, payload, timeout, bulk=True)
 
-    async def _call_copy(self, node_id: int, method: CopyMethod, payload: bytes, timeout: float) -> bytes:
-        return await self.relays.call(node_id, _COPY_METHODS[method], payload, timeout, bulk=True)
+    async def _call_copy(
+        self, node_id: int, method: CopyMethod, payload: bytes, timeout: float
+    ) -> bytes | memoryview:
+        return await self.relays.call_view(node_id, _COPY_METHODS[method], payload, timeout)
 
     def _gives_copies(self, node_id: int) -> bool:
         node = self._groups.metadata.nodes.get(node_id)
@@ -782,7 +784,7 @@ class NodePeers:
                 return False
         return True
 
-    def _on_call(self, caller: Hello, method: int, payload: bytes) -> Awaitable[bytes]:
+    def _on_call(self, caller: Hello, method: int, payload: bytes) -> Awaitable[Answer]:
         """See `PeerHooks`. Thousands of questions of consumer groups wait, without a coroutine."""
         # A node that starts has no methods yet.
         handler = self._duties.methods.get(method) if self._node_id else None
@@ -798,7 +800,7 @@ class NodePeers:
         if reason:
             raise ResourceExhausted(reason).at_limit("elements of a call between nodes")
 
-    async def _answer_call(self, caller: Hello, method: int, payload: bytes) -> bytes:
+    async def _answer_call(self, caller: Hello, method: int, payload: bytes) -> Answer:
         if not self._node_id:
             raise Unavailable(f"node {self._options.address} is starting")
         if method == PeerMethod.JOIN:
@@ -821,7 +823,7 @@ class NodePeers:
         except MalformedMessage as error:
             raise FrameDamage(str(error)) from error
 
-    async def _answer_relayed(self, caller: int, relayed: Relayed) -> bytes:
+    async def _answer_relayed(self, caller: int, relayed: Relayed) -> Answer:
         if relayed.target != self._node_id:
             return await self.relays.pass_call_on(caller, relayed)
         if relayed.kind == PeerMethod.RELAY:

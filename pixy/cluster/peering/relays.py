@@ -152,6 +152,14 @@ class Relays:
         request = relayed.SerializeToString()
         return self._channel.call(through, PeerMethod.RELAY, request, timeout, bulk=bulk)
 
+    def call_view(
+        self, node_id: int, method: int, payload: bytes, timeout: float
+    ) -> Coroutine[None, None, bytes | memoryview]:
+        """As `PeerChannel.call_view`."""
+        if self.through(node_id) in (node_id, None):
+            return self._channel.call_view(node_id, method, payload, timeout)
+        return self.call(node_id, method, payload, timeout, bulk=True)
+
     def _relayed(self, node_id: int, kind: int, payload: bytes) -> Relayed:
         return Relayed(target=node_id, sender=self._hello().to_message(), kind=kind, payload=payload)
 

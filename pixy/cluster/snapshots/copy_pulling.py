@@ -12,12 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
 from pixy.aio.futures import failure_of
 from pixy.aio.retries import Backoff
 from pixy.aio.tasks import Tasks
 from pixy.cluster.log import NodeLog, PartitionReplica
 from pixy.copies import (
+    ChunkSize,
     CopyDownload,
     CopyProgress,
     CopySources,
@@ -34,7 +36,8 @@ from pixy.errors import (
     PixyError,
     Unavailable,
 )
-from pixy.peers import decode_answer
+from pixy.large_fields import parse_apart
+from pixy.peers import decode_answer, decode_apart
 from pixy.proto.copies_pb2 import (
     BeginCopyRequest,
     BeginCopyResponse,
@@ -59,8 +62,10 @@ class CopyMethod(Enum):
     END = "end"
 
 
-CopyCall = Callable[[int, CopyMethod, bytes, float], Awaitable[bytes]]
+CopyCall = Callable[[int, CopyMethod, bytes, float], Awaitable[bytes | memoryview]]
 """Calls a node, with a timeout in seconds; returns the answer or raises PixyError."""
+
+_parse_chunk = parse_apart(FetchCopyResponse, "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class CopyFetchingOptions:
 
     Attributes:
         copies_max: copies at a time; the others wait.
-        chunk_bytes: bytes to ask for at a time.
+        chunk_bytes, chunk_bytes_max: bytes to ask for at a time, see `ChunkSize`.
         timeout_s: seconds to wait for an answer.
         attempts_max: failures in a row of a source until it is asked no more.
         pause_s, pause_max_s: shortest and longest pause between them, in seconds.
@@ -77,12 +82,29 @@ class CopyFetchingOptions:
     """
 
     copies_max: int = 4
-    chunk_bytes: int = 1 << 20
+    chunk_bytes: int = 256 << 10
+    chunk_bytes_max: int = 4 << 20
     timeout_s: float = 5.0
     attempts_max: int = 3
     pause_s: float = 0.05
     pause_max_s: float = 2.0
     bytes_per_second: int = 64 << 20
+
+
+class FetchedChunk(NamedTuple):
+    """An answer to a request for bytes.
+
+    Attributes:
+        answer: without its bytes.
+        data: its bytes.
+        bytes_max: that were asked for.
+        seconds: from the request to the answer.
+    """
+
+    answer: FetchCopyResponse
+    data: bytes | memoryview
+    bytes_max: int
+    seconds: float
 
 
 class NotNeededError(Exception):
@@ -162,10 +184,10 @@ class PartialCopy:
         self.staged.restart(offset)
         self.download.restart(offset, begins=self.own is None)
 
-    def take(self, answer: FetchCopyResponse, bytes_max: int) -> None:
+    def take(self, chunk: FetchedChunk) -> None:
         """Verify an answer, and write what it brings. Blocks."""
         try:
-            batches = self.download.take(answer, bytes_max)
+            batches = self.download.take(chunk.answer, chunk.data, chunk.bytes_max)
         except DescendingEpoch:
             self.drop(self.staged.begin_offset)
             raise
@@ -275,34 +297,37 @@ class CopyPulling:
 
     async def _fetch_chunks(self, source: int, session: int, copy: PartialCopy, sources: CopySources) -> None:
         """Fetch and take all chunks. While one is taken, the source reads the next one."""
-        download, size = copy.download, self._options.chunk_bytes
-        ahead: asyncio.Task[FetchCopyResponse] | None = None
+        download = copy.download
+        size = ChunkSize(self._options.chunk_bytes, self._options.chunk_bytes_max)
+        ahead: asyncio.Task[FetchedChunk] | None = None
         try:
             while not download.is_complete:
                 copy.check_needed()
-                answer = await (ahead or self._ask(source, download.request(session, size)))
-                behind = download.request_ahead(answer, session, size)
-                ahead = None
+                chunk = await (ahead or self._ask(source, download.request(session, size.bytes)))
+                fetched, ahead = len(chunk.data), None
+                clients_write = chunk.answer.clients_write or self._log.clients_write
+                size.came(chunk.seconds, clients_write=clients_write)
+                behind = download.request_ahead(chunk.answer, fetched, session, size.bytes)
                 if behind is not None:
                     ahead = asyncio.create_task(self._ask(source, behind), name="next chunk of a copy")
                     ahead.add_done_callback(failure_of)  # Nobody asks for it if this answer is refused.
-                await run_on(self._log.copying, partial(copy.take, answer, size))
+                await run_on(self._log.copying, partial(copy.take, chunk))
                 sources.progressed()
-                # Each look at the data copies them.
-                fetched = len(answer.data)
                 copy.progress.add(fetched, self._loop.time())
                 self.fetched_bytes += fetched
-                if answer.clients_write or self._log.clients_write:
+                if clients_write:
                     await asyncio.sleep(self._bucket.take(fetched, self._loop.time()))
         finally:
             if ahead is not None:
                 ahead.cancel()
 
-    async def _ask(self, source: int, request: FetchCopyRequest) -> FetchCopyResponse:
+    async def _ask(self, source: int, request: FetchCopyRequest) -> FetchedChunk:
+        asked, size = self._loop.time(), request.max_bytes
         payload = await self._call(
             source, CopyMethod.FETCH, request.SerializeToString(), self._options.timeout_s
         )
-        return decode_answer(FetchCopyResponse, payload, request.max_bytes + _CHUNK_HEADER_BYTES)
+        answer, data = decode_apart(FetchCopyResponse, _parse_chunk, payload, size + _CHUNK_HEADER_BYTES)
+        return FetchedChunk(answer, data, size, self._loop.time() - asked)
 
     def _end_session(self, source: int, session: int, failure: str) -> None:
         self._tasks.spawn(self._tell_end(source, session, failure), "end of a copy session")

@@ -18,6 +18,7 @@ from pixy.copies import CopiedSegment, CopyKey, CopySession, CopySessions, Wante
 from pixy.errors import CopyTryLater, CorruptData, NoSuchReplica, SegmentNotFound, StorageFault
 from pixy.large_fields import serialize_with
 from pixy.multiraft import RaftGroup
+from pixy.peers import Answer
 from pixy.proto.copies_pb2 import (
     BeginCopyRequest,
     BeginCopyResponse,
@@ -49,7 +50,7 @@ class CopyServingOptions:
 
     sessions_max: int = 8
     idle_s: float = 60.0
-    chunk_bytes: int = 1 << 20
+    chunk_bytes: int = 4 << 20
 
 
 class CopyServing:
@@ -140,7 +141,7 @@ class CopyServing:
         )
         return CheckCopyResponse(active=active).SerializeToString()
 
-    async def fetch(self, caller: int, payload: bytes) -> bytes:
+    async def fetch(self, caller: int, payload: bytes) -> Answer:
         """Give bytes of a segment.
 
         Raises:
@@ -174,8 +175,7 @@ class CopyServing:
             run_position=run_position,
             clients_write=self._log.clients_write,
         )
-        # Protobuf takes a millisecond for a megabyte.
-        return b"".join(serialize_with(answer, "data", [chunk]))
+        return serialize_with(answer, "data", [chunk])
 
     async def end(self, caller: int, payload: bytes) -> bytes:
         """End a session.

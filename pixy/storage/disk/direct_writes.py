@@ -1,4 +1,5 @@
-"""Direct writes (O_DIRECT), for bytes read again only after a crash: large flushes of the journal.
+"""Direct writes (O_DIRECT), for bytes that nobody reads soon: large flushes of the journal, which
+are read after a crash only, and copies of partitions.
 
 A write through the page cache copies into new pages, which costs more CPU time than the device
 needs to store them, and evicts pages of use to readers. A direct write takes whole blocks of the
@@ -16,7 +17,9 @@ DIRECT_BYTES_MIN = 256 << 10
 """Smaller writes gain nothing."""
 _BLOCK_BYTES = 4096
 """Alignment that devices and file systems require of direct writes; a few require less."""
-_BUFFER_BYTES = (4 << 20) + (64 << 10)
+DIRECT_BYTES_MAX = 4 << 20
+"""Larger writes are not direct."""
+_BUFFER_BYTES = DIRECT_BYTES_MAX + (64 << 10)
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 """0 on systems without this flag."""
 

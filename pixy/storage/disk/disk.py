@@ -30,7 +30,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from pixy.errors import CorruptData
-from pixy.storage.disk.direct_writes import DIRECT_BYTES_MIN, DirectWrites, write_all
+from pixy.storage.disk.direct_writes import DIRECT_BYTES_MAX, DIRECT_BYTES_MIN, DirectWrites, write_all
 from pixy.storage.disk.io_uring import IoUring
 from pixy.storage.disk.regular_file import DIRECTORY_MODE, FILE_MODE, regular_file
 
@@ -120,6 +120,14 @@ class File(Protocol):
         Raises:
             OSError: the write is incomplete; any part from `position` on may have been written.
                 ENOSPC or EDQUOT: the disk is full.
+        """
+
+    def write_direct(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write as `write_at`, around the page cache where that is possible: for bytes in large
+        amounts that nobody reads soon.
+
+        Raises:
+            OSError: as `write_at`.
         """
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
@@ -298,22 +306,33 @@ class RealFile:
         self._in_kernel = False
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        for chunk in _chunks(buffers):
+        for chunk in _chunks(buffers, _WRITE_BYTES_MAX):
             expected = sum(map(len, chunk))
             written = os.pwritev(self._fd, chunk, position)
             if written < expected:
                 write_all(self._fd, memoryview(b"".join(chunk))[written:], position + written)
             position += expected
 
+    def write_direct(self, buffers: Sequence[Buffer], position: int) -> None:
+        for chunk in _chunks(buffers, DIRECT_BYTES_MAX):
+            size = sum(map(len, chunk))
+            if not self._written_directly(chunk, position, size):
+                self.write_at(chunk, position)
+            position += size
+
+    def _written_directly(self, buffers: Sequence[Buffer], position: int, size: int) -> bool:
+        if size < DIRECT_BYTES_MIN:
+            return False
+        if self._direct_writes is None:
+            self._direct_writes = DirectWrites(self._fd)
+        return self._direct_writes.write(buffers, position, size)
+
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
         with self._durable_writes:
             size = sum(map(len, buffers))
-            if size >= DIRECT_BYTES_MIN:
-                if self._direct_writes is None:
-                    self._direct_writes = DirectWrites(self._fd)
-                if self._direct_writes.write(buffers, position, size):
-                    self.sync()
-                    return
+            if self._written_directly(buffers, position, size):
+                self.sync()
+                return
             if len(buffers) > _VECTORS_MAX:
                 buffers = [b"".join(buffers)]
             # One call, not two: each releases the GIL, and waits for it while the loop is busy.
@@ -408,12 +427,12 @@ class _BackgroundFile(RealFile):
         return True
 
 
-def _chunks(buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """Groups of buffers, one for each system call."""
+def _chunks(buffers: Sequence[Buffer], bytes_max: int) -> Iterator[Sequence[Buffer]]:
+    """Groups of buffers, one for each system call: of `bytes_max` at most, or one buffer."""
     first = size = 0
     for at, buffer in enumerate(buffers):
         size += len(buffer)
-        if at > first and (size > _WRITE_BYTES_MAX or at - first == _VECTORS_MAX):
+        if at > first and (size > bytes_max or at - first == _VECTORS_MAX):
             yield buffers[first:at]
             first, size = at, len(buffer)
     if buffers:

@@ -88,6 +88,7 @@ class LogSegments:
         directory: the parent of the segments; created by the first write.
         identity: the owner of the directory.
         topic: the state shared with the other logs of the topic.
+        direct: batches are written around the page cache, see `File.write_direct`.
 
     Attributes:
         disk, directory: as given.
@@ -100,6 +101,7 @@ class LogSegments:
 
     __slots__ = (
         "_aged",
+        "_direct",
         "_identity",
         "_identity_written",
         "_linked",
@@ -114,11 +116,14 @@ class LogSegments:
         "unsynced_bytes",
     )
 
-    def __init__(self, disk: Disk, directory: Path, identity: PartitionIdentity, topic: TopicLogs) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, identity: PartitionIdentity, topic: TopicLogs, *, direct: bool
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self._identity = identity
         self._topic = topic
+        self._direct = direct
         self.segments: list[Segment] = []
         self.pinned_from: int | None = None
         self._identity_written = False
@@ -352,7 +357,7 @@ class LogSegments:
             segment = self._active(len(batches[at]), read_header(batches[at]))
             end = self._fitting(segment, batches, at)
             size = segment.size
-            segment.write(batches[at:end])
+            segment.write(batches[at:end], direct=self._direct)
             self.unsynced_bytes += segment.size - size
             self.end_offset = segment.end_offset
             at = end

@@ -84,6 +84,7 @@ class PartitionLog:
         directory: the parent of the segments; created by the first write.
         identity: the owner of the directory.
         topic: the state shared with the other logs of the topic.
+        direct: batches are written around the page cache, see `File.write_direct`.
 
     Attributes:
         begin_offset: the first offset that is served.
@@ -108,13 +109,21 @@ class PartitionLog:
         "written_offset",
     )
 
-    def __init__(self, disk: Disk, directory: Path, identity: PartitionIdentity, topic: TopicLogs) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        identity: PartitionIdentity,
+        topic: TopicLogs,
+        *,
+        direct: bool = False,
+    ) -> None:
         self.identity = identity
         self.topic = topic
         # Nothing more is stored, written or synced.
         self._given_up = False
         self._tail = LogTail()
-        self._files = LogSegments(disk, directory, identity, topic)
+        self._files = LogSegments(disk, directory, identity, topic, direct=direct)
         # First offsets that copies need, by session, and the log begin offset up to which segments
         # may go.
         self._pins: dict[int, int] = {}

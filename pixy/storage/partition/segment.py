@@ -134,12 +134,19 @@ class Segment:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def write(self, batches: Sequence[Buffer]) -> None:
-        """Append batches. They are durable after `sync`."""
+    def write(self, batches: Sequence[Buffer], *, direct: bool = False) -> None:
+        """Append batches. They are durable after `sync`.
+
+        Args:
+            direct: around the page cache, see `File.write_direct`.
+        """
         if self._file is None:
             self._file = self._disk.open(self.path, create=True)
         try:
-            self._file.write_at(batches, self.size)
+            if direct:
+                self._file.write_direct(batches, self.size)
+            else:
+                self._file.write_at(batches, self.size)
         except OSError:
             self._torn = True
             raise

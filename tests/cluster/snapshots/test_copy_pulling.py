@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from pixy.aio.tasks import Tasks
-from pixy.cluster.snapshots.copy_pulling import CopyFetchingOptions, CopyMethod, CopyPulling
+from pixy.cluster.snapshots.copy_pulling import (
+    CopyFetchingOptions,
+    CopyMethod,
+    CopyPulling,
+    FetchedChunk,
+)
 from pixy.copies import CopyDownload, CopyProgress
-from pixy.proto.copies_pb2 import BeginCopyResponse, FetchCopyRequest, FetchCopyResponse
+from pixy.proto.copies_pb2 import BeginCopyResponse, FetchCopyRequest
 from pixy.records import read_header
 from pixy.storage import ThreadWorker
 from tests.copies.sources import Source, log_of
@@ -35,12 +40,12 @@ class Copy(SimpleNamespace):
 
     def check_needed(self) -> None: ...
 
-    def take(self, answer: FetchCopyResponse, bytes_max: int) -> None:
+    def take(self, chunk: FetchedChunk) -> None:
         assert self.asked.acquire(timeout=SECONDS)
-        if answer.position + len(answer.data) < answer.total_bytes:
+        if chunk.answer.position + len(chunk.data) < chunk.answer.total_bytes:
             assert self.asked.acquire(timeout=SECONDS), "the next chunk was not asked for meanwhile"
             self.asked.release()
-        self.found += [bytes(each) for each in self.download.take(answer, bytes_max)]
+        self.found += [bytes(each) for each in self.download.take(*chunk[:3])]
 
 
 @pytest.mark.slow
@@ -75,9 +80,8 @@ async def pulled(*, clients_write: bool, bytes_per_second: int = 1 << 30) -> Non
     node_log: Any = SimpleNamespace(
         copying=worker, incarnation=SimpleNamespace(number=5), clients_write=False
     )
-    pulling = CopyPulling(
-        node_log, call, tasks, CopyFetchingOptions(chunk_bytes=1000, bytes_per_second=bytes_per_second)
-    )
+    options = CopyFetchingOptions(chunk_bytes=1000, chunk_bytes_max=1000, bytes_per_second=bytes_per_second)
+    pulling = CopyPulling(node_log, call, tasks, options)
     any_copy: Any = copy
     await asyncio.wait_for(pulling.pull(any_copy, [2]), 2 * SECONDS)
     await tasks.wait_all()

@@ -213,7 +213,8 @@ class _Copies:
             CopyMethod.END: self.serving.end,
         }
         try:
-            payload, failed = await methods[question.method](sender, question.payload), False
+            answer = await methods[question.method](sender, question.payload)
+            payload, failed = answer if isinstance(answer, bytes) else b"".join(answer), False
         except PixyError as error:
             payload, failed = encode_failure(error), True
         self._send(sender, CopyAnswer(question.number, payload, failed))
