@@ -68,6 +68,22 @@ def sequential_write(
         return written / (time.perf_counter() - started)
 
 
+def new_file_write(path: Path, total_bytes: int, write_bytes: int) -> float:
+    """Bytes per second of writing a new file in the simplest way: one write after the other, and a
+    sync at the end. The file stays.
+    """
+    buffer = os.urandom(write_bytes)
+    started = time.perf_counter()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        for position in range(0, total_bytes, write_bytes):
+            os.pwrite(fd, buffer, position)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+    return total_bytes / (time.perf_counter() - started)
+
+
 class DurableWrites:
     """Small writes into a preallocated file, each synced: the upper limit of a journal.
 

@@ -6,7 +6,7 @@ leaves room for clients (`pacing`), and writes them to a directory beside the pa
 (`staged_copy`), which it becomes when the journal says so (`directory_swap`).
 """
 
-from pixy.copies.copy_download import CopyDownload, CopySources, DescendingEpoch
+from pixy.copies.copy_download import CopyDownload, CopySources, DescendingEpoch, RequestsAhead
 from pixy.copies.copy_session import CopiedSegment, CopyKey, CopySession, CopySessions, WantedBytes
 from pixy.copies.directory_swap import is_due, roll_forward, swap_directories
 from pixy.copies.pacing import ChunkSize, TokenBucket
@@ -24,6 +24,7 @@ __all__ = [
     "CopySources",
     "DescendingEpoch",
     "OwnRecords",
+    "RequestsAhead",
     "StagedCopy",
     "TokenBucket",
     "WantedBytes",

@@ -115,21 +115,6 @@ class CopyDownload:
             session=session, segment=run.segment, position=run.position, max_bytes=max_bytes
         )
 
-    def request_ahead(
-        self, answer: FetchCopyResponse, size: int, session: int, max_bytes: int
-    ) -> FetchCopyRequest | None:
-        """The request that follows an answer with `size` bytes which is not taken yet; None if that
-        depends on it.
-
-        It is of no use if the answer is refused, or is the last one.
-        """
-        position = answer.position + size
-        if not 0 < position < answer.total_bytes:
-            return None
-        return FetchCopyRequest(
-            session=session, segment=answer.segment, position=position, max_bytes=max_bytes
-        )
-
     def take(self, answer: FetchCopyResponse, data: bytes | memoryview, bytes_max: int) -> list[memoryview]:
         """The whole batches that an answer brings, in their order: views of `data`, but for one
         that has begun to come before.
@@ -245,6 +230,44 @@ class CopyDownload:
             at, offset, epoch = at + size, header.next_offset, header.leader_epoch
         found.offset, found.epoch, found.needed = offset, epoch, needed
         return at
+
+
+class RequestsAhead:
+    """Requests for the rest of a segment before what was asked for has come, or has been taken.
+
+    They are of no use if an answer is refused, or the copy ends within the segment.
+
+    Args:
+        session: of the source.
+    """
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        self._segment = self._position = self._total = 0
+
+    def came(self, answer: FetchCopyResponse, size: int, bytes_max: int, *, alone: bool) -> bool:
+        """An answer has come; False if those that were asked for behind it are of other bytes.
+
+        Args:
+            size: bytes that it has.
+            bytes_max: that were asked for.
+            alone: nothing was asked for behind it.
+        """
+        end = answer.position + size
+        follows = alone or size == bytes_max
+        if alone or not follows:
+            self._segment, self._position, self._total = answer.segment, end, answer.total_bytes
+        return follows
+
+    def next(self, max_bytes: int) -> FetchCopyRequest | None:
+        """The next request, None if the rest of the segment was asked for."""
+        position = self._position
+        if not 0 < position < self._total:
+            return None
+        self._position = position + max_bytes
+        return FetchCopyRequest(
+            session=self._session, segment=self._segment, position=position, max_bytes=max_bytes
+        )
 
 
 class CopySources:

@@ -4,7 +4,7 @@ What has been fetched is paid for afterwards, however much it was. A chunk large
 makes the next one wait longer, and never hangs.
 """
 
-_QUICK_S, _SLOW_S = 0.2, 1.0
+_QUICK_S, _SLOW_S = 0.05, 0.5
 """Times of a chunk, in seconds, after which the next one is larger, or smaller."""
 
 
@@ -58,3 +58,9 @@ class ChunkSize:
             self.bytes = min(2 * self.bytes, self._most)
         elif seconds > _SLOW_S:
             self.bytes = max(self.bytes // 2, self._least)
+
+    def shrink_to(self, most: int) -> None:
+        """Ask for no more than this from here on."""
+        self._most = max(1, most)
+        self._least = min(self._least, self._most)
+        self.bytes = min(self.bytes, self._most)

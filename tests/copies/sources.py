@@ -28,10 +28,14 @@ class Source:
     Args:
         batches: its log.
         cuts: numbers of the batches with which segments begin.
+
+    Attributes:
+        bytes_max: that it gives at a time.
     """
 
     def __init__(self, batches: Sequence[bytes], cuts: Sequence[int]) -> None:
         self.segments: dict[int, list[bytes]] = {}
+        self.bytes_max = 1 << 20
         for number, each in enumerate(batches):
             if number in cuts or not self.segments:
                 self.segments[read_header(each).base_offset] = []
@@ -42,9 +46,9 @@ class Source:
             for base, some in self.segments.items()
         ]
 
-    def answer(self, request: FetchCopyRequest, bytes_max: int = 1 << 20) -> FetchCopyResponse:
+    def answer(self, request: FetchCopyRequest) -> FetchCopyResponse:
         """The answer to a request."""
-        wanted = self.session.find(request, bytes_max)
+        wanted = self.session.find(request, self.bytes_max)
         base, position = wanted.segment.base_offset, wanted.position
         if wanted.log_offset is not None:
             for each in self.segments[base]:

@@ -1,5 +1,6 @@
 """Downloads of copies: every byte once, from whichever sources; nothing that is wrong is taken."""
 
+from collections import deque
 from collections.abc import Callable
 from random import Random
 
@@ -7,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pixy.copies import CopyDownload, CopySources, DescendingEpoch, copy_download
+from pixy.copies import CopyDownload, CopySources, DescendingEpoch, RequestsAhead, copy_download
 from pixy.errors import CorruptData
-from pixy.proto.copies_pb2 import FetchCopyResponse
+from pixy.proto.copies_pb2 import FetchCopyRequest, FetchCopyResponse
 from pixy.records import BatchHeader, crc32c, patch_batch, read_header
 from tests.copies.sources import Source, log_of
 from tests.storage.batches import batch
@@ -31,15 +32,22 @@ def test_every_batch_comes_once_from_whatever_sources(cuts: list[list[int]], fir
     sources = [Source(LOG, each) for each in cuts]
     download = CopyDownload(read_header(LOG[first]).base_offset, END, EPOCH, begins=False)
     source, found = sources[0], list[bytes]()
+    requests, ahead = RequestsAhead(1), deque[FetchCopyRequest]()
     while not download.is_complete:
         if rng.random() < 0.1:  # a break: from here on another source, or the same one again
             source = rng.choice(sources)
             download.change_source()
+            ahead.clear()
         size = rng.choice((1, 60, 100, 500, 5000))
-        answer = source.answer(download.request(1, size))
-        ahead = download.request_ahead(answer, len(answer.data), 1, size)
-        found += [bytes(each) for each in taken(download, answer, size)]
-        assert download.is_complete or ahead in (None, download.request(1, size))
+        request = ahead.popleft() if ahead else download.request(1, size)
+        if rng.random() < 0.1:
+            source.bytes_max = rng.choice((10, 1 << 20))
+        answer = source.answer(request)
+        if not requests.came(answer, len(answer.data), request.max_bytes, alone=not ahead):
+            ahead.clear()
+        while len(ahead) < 3 and (behind := requests.next(size)) is not None:
+            ahead.append(behind)
+        found += [bytes(each) for each in taken(download, answer, request.max_bytes)]
         assert download.offset == (
             read_header(found[-1]).next_offset if found else read_header(LOG[first]).base_offset
         )
@@ -215,7 +223,7 @@ def test_a_batch_of_many_chunks_is_put_together_once(monkeypatch: pytest.MonkeyP
     download = CopyDownload(0, 1, 1, begins=True)
     source, chunk = Source([bytes(content)], []), 4096
     while not download.is_complete:
-        found = taken(download, source.answer(download.request(1, chunk), chunk), chunk)
+        found = taken(download, source.answer(download.request(1, chunk)), chunk)
     assert [bytes(each) for each in found] == [bytes(content)]
     assert looks[:2] == [chunk, len(content)]
 

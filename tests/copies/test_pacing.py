@@ -29,7 +29,7 @@ def test_the_rate_is_kept(chunks: list[int]) -> None:
 
 def test_chunks_grow_while_they_come_quickly_and_shrink_if_not() -> None:
     size, found = ChunkSize(100, 1000), []
-    for seconds in (0.1, 0.1, 0.5, 0.1, 0.1, 0.1, 3.0, 3.0, 3.0, 3.0, 3.0):
+    for seconds in (0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 3.0, 3.0):
         found.append(size.bytes)
         size.came(seconds, clients_write=False)
     assert found == [100, 200, 400, 400, 800, 1000, 1000, 500, 250, 125, 100]
@@ -38,6 +38,16 @@ def test_chunks_grow_while_they_come_quickly_and_shrink_if_not() -> None:
 def test_chunks_are_small_at_once_when_clients_write() -> None:
     size = ChunkSize(100, 1000)
     for _ in range(5):
-        size.came(0.1, clients_write=False)
+        size.came(0.0, clients_write=False)
     size.came(0.1, clients_write=True)
     assert size.bytes == 100
+
+
+def test_a_source_that_gives_less_at_a_time_is_asked_for_no_more() -> None:
+    size = ChunkSize(100, 1000)
+    size.came(0.0, clients_write=False)
+    size.shrink_to(50)
+    assert size.bytes == 50
+    size.came(0.0, clients_write=False)
+    size.came(0.1, clients_write=True)
+    assert size.bytes == 50

@@ -92,7 +92,7 @@ def test_writes_larger_than_the_buffer_are_declined(fd: int) -> None:
 
 
 def test_without_memory_for_the_buffer_writes_are_declined(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_memory(fileno: int, length: int) -> mmap.mmap:
+    def no_memory(fileno: int, length: int, flags: int) -> mmap.mmap:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(mmap, "mmap", no_memory)

@@ -7,6 +7,7 @@ leaves room for clients.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pixy.copies import (
     CopySources,
     DescendingEpoch,
     OwnRecords,
+    RequestsAhead,
     StagedCopy,
     TokenBucket,
 )
@@ -75,6 +77,7 @@ class CopyFetchingOptions:
     Attributes:
         copies_max: copies at a time; the others wait.
         chunk_bytes, chunk_bytes_max: bytes to ask for at a time, see `ChunkSize`.
+        chunks_ahead: chunks to ask for while one is taken; one, if clients write.
         timeout_s: seconds to wait for an answer.
         attempts_max: failures in a row of a source until it is asked no more.
         pause_s, pause_max_s: shortest and longest pause between them, in seconds.
@@ -83,7 +86,8 @@ class CopyFetchingOptions:
 
     copies_max: int = 4
     chunk_bytes: int = 256 << 10
-    chunk_bytes_max: int = 4 << 20
+    chunk_bytes_max: int = 2 << 20
+    chunks_ahead: int = 2
     timeout_s: float = 5.0
     attempts_max: int = 3
     pause_s: float = 0.05
@@ -296,21 +300,29 @@ class CopyPulling:
         return decode_answer(BeginCopyResponse, payload, _SUPERBLOCK_BYTES_MAX)
 
     async def _fetch_chunks(self, source: int, session: int, copy: PartialCopy, sources: CopySources) -> None:
-        """Fetch and take all chunks. While one is taken, the source reads the next one."""
-        download = copy.download
-        size = ChunkSize(self._options.chunk_bytes, self._options.chunk_bytes_max)
-        ahead: asyncio.Task[FetchedChunk] | None = None
+        """Fetch and take all chunks. While one is taken, the source reads and sends the next."""
+        download, options = copy.download, self._options
+        size = ChunkSize(options.chunk_bytes, options.chunk_bytes_max)
+        requests = RequestsAhead(session)
+        ahead: deque[asyncio.Task[FetchedChunk]] = deque()
         try:
             while not download.is_complete:
                 copy.check_needed()
-                chunk = await (ahead or self._ask(source, download.request(session, size.bytes)))
-                fetched, ahead = len(chunk.data), None
-                clients_write = chunk.answer.clients_write or self._log.clients_write
+                chunk = await (
+                    ahead.popleft() if ahead else self._ask(source, download.request(session, size.bytes))
+                )
+                answer, fetched = chunk.answer, len(chunk.data)
+                clients_write = answer.clients_write or self._log.clients_write
                 size.came(chunk.seconds, clients_write=clients_write)
-                behind = download.request_ahead(chunk.answer, fetched, session, size.bytes)
-                if behind is not None:
-                    ahead = asyncio.create_task(self._ask(source, behind), name="next chunk of a copy")
-                    ahead.add_done_callback(failure_of)  # Nobody asks for it if this answer is refused.
+                if not requests.came(answer, fetched, chunk.bytes_max, alone=not ahead):
+                    size.shrink_to(fetched)  # all that the source gives at a time
+                    _cancel(ahead)
+                while len(ahead) < (1 if clients_write else options.chunks_ahead):
+                    behind = requests.next(size.bytes)
+                    if behind is None:
+                        break
+                    ahead.append(asyncio.create_task(self._ask(source, behind), name="chunk of a copy"))
+                    ahead[-1].add_done_callback(failure_of)  # nobody asks for it if one before is refused
                 await run_on(self._log.copying, partial(copy.take, chunk))
                 sources.progressed()
                 copy.progress.add(fetched, self._loop.time())
@@ -318,8 +330,7 @@ class CopyPulling:
                 if clients_write:
                     await asyncio.sleep(self._bucket.take(fetched, self._loop.time()))
         finally:
-            if ahead is not None:
-                ahead.cancel()
+            _cancel(ahead)
 
     async def _ask(self, source: int, request: FetchCopyRequest) -> FetchedChunk:
         asked, size = self._loop.time(), request.max_bytes
@@ -336,3 +347,8 @@ class CopyPulling:
         request = EndCopyRequest(session=session, success=not failure, error=failure)
         with suppress(PixyError):
             await self._call(source, CopyMethod.END, request.SerializeToString(), self._options.timeout_s)
+
+
+def _cancel(ahead: "deque[asyncio.Task[FetchedChunk]]") -> None:
+    while ahead:
+        ahead.pop().cancel()

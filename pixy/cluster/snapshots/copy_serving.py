@@ -50,7 +50,7 @@ class CopyServingOptions:
 
     sessions_max: int = 8
     idle_s: float = 60.0
-    chunk_bytes: int = 4 << 20
+    chunk_bytes: int = 2 << 20
 
 
 class CopyServing:

@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 DIRECT_BYTES_MIN = 256 << 10
 """Smaller writes gain nothing."""
@@ -20,6 +21,8 @@ _BLOCK_BYTES = 4096
 DIRECT_BYTES_MAX = 4 << 20
 """Larger writes are not direct."""
 _BUFFER_BYTES = DIRECT_BYTES_MAX + (64 << 10)
+_HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+"""The kernel looks at each page of a direct write: two of them cost less than a thousand."""
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 """0 on systems without this flag."""
 
@@ -39,7 +42,11 @@ class DirectWrites:
         self._direct_fd = _open_directly(fd)
         # Page-aligned; takes no memory before the first write to it.
         try:
-            self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
+            # Private: shared memory is slower to get, and has no huge pages.
+            self._buffer = mmap.mmap(-1, _BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if _HUGE_PAGES is not None:
+                with suppress(OSError):  # a kernel without them
+                    self._buffer.madvise(_HUGE_PAGES)
         except OSError:
             self.close()  # no memory is left for it, so the page cache takes what is written
 
