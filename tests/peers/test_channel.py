@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from pixy.errors import DeadlineExceeded, MessageTooLarge, Unavailable
 from pixy.peers import Address, Answer, Hello, PeerOptions
-from pixy.peers.frames import ANSWER
+from pixy.peers.frames import ANSWER, Payload
 from pixy.peers.link import PeerLink
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, PeerNode, SimulatedPeers, hello_of, host_of, simulate
@@ -36,7 +36,7 @@ def test_messages_and_calls_pass() -> None:
 def test_an_answer_in_parts_is_one_answer_and_no_part_is_copied() -> None:
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
-        parts = [b"head ", bytes(1 << 20), memoryview(b"tail")]
+        parts: list[Payload] = [b"head ", bytes(1 << 20), memoryview(b"tail")]
         sent = []
         link_send = PeerLink.send
 
