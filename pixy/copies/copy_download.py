@@ -52,7 +52,7 @@ class _ChunkRun(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundBatches:
     """Whole batches of an answer, offset and epoch behind them, and the size of the next one, 0 if
     its header is not there.
     """
@@ -133,7 +133,7 @@ class CopyDownload:
             self._partial += data
             self._run = run
             return []
-        found = _Found([], self.offset, self._epoch, 0)
+        found = _FoundBatches([], self.offset, self._epoch, 0)
         left = memoryview(data)
         for piece in self._pieces(left):
             left = piece[self._find(found, piece) :]
@@ -194,7 +194,7 @@ class CopyDownload:
         if taken < len(chunk):
             yield chunk[taken:]
 
-    def _find(self, found: _Found, chunk: memoryview) -> int:
+    def _find(self, found: _FoundBatches, chunk: memoryview) -> int:
         """Add the whole batches at the begin of a chunk; returns the bytes that they have."""
         batches = found.batches
         at, offset, epoch, needed = 0, found.offset, found.epoch, 0
