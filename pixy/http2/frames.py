@@ -37,6 +37,10 @@ unpack_head: Callable[[bytes, int], tuple[int, int, int]] = _HEAD.unpack_from
 """Read a frame header from a buffer: length << 8 | type, flags, stream id including its reserved
 bit.
 """
+unpack_short_head: Callable[[bytes, int], tuple[int, int, int, int]] = struct.Struct(">BHHI").unpack_from
+"""Read a frame header in the parts that the common case compares: length >> 16, length & 0xFFFF,
+type << 8 | flags, stream id including its reserved bit.
+"""
 pack_head = _HEAD.pack
 """Encode a frame header: length << 8 | type, flags, stream id."""
 
