@@ -280,6 +280,62 @@ def test_members_of_a_node_that_has_left_go_and_it_gets_no_others(tmp_path: Path
     run_cluster(scenario, tmp_path)
 
 
+def test_a_removed_node_commits_before_others_own_its_partitions(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await with_topic(cluster)
+        one, two = await joined(cluster, 1, 2)
+        two.drain_s = 4.0
+        mine, moved = two.owned, len(one.told)
+        await cluster[1].backend.remove_node(cluster[2].id)
+        await until(lambda: two.revoked)
+        assert two.revoked == [{"topic": mine}]
+        await asyncio.sleep(3)
+        assert two.may_consume()
+        for partition in mine:
+            await commit(two.node, 7, partition)
+        assert len(one.told) == moved
+        await until(lambda: is_shared([one]))
+        assert [await committed(cluster[1], partition) for partition in mine] == [7] * len(mine)
+        assert two.ended == 1
+        assert two.told[-1] == {}
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_removed_node_that_does_not_leave_its_groups_is_put_out(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await with_topic(cluster)
+        await asyncio.sleep(5)  # each state group has its preferred leader
+        one, two = await joined(cluster, 1, 2)
+        two.drain_s = None
+        began = asyncio.get_running_loop().time()
+        await cluster[1].backend.remove_node(cluster[2].id)
+        await until(lambda: is_shared([one]))
+        assert 5.0 < asyncio.get_running_loop().time() - began < 6.0
+        await until(lambda: two.told[-1] == {})
+        assert two.ended == 0
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_forgotten_node_that_is_cut_off_has_stopped_before_others_own_its_partitions(
+    tmp_path: Path,
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await with_topic(cluster)
+        one, two = await joined(cluster, 1, 2)
+        cluster.split(2)
+        await until(lambda: not cluster[1].node._is_reachable(two.node.id))
+        assert two.may_consume()
+        await cluster[1].backend.forget_node(two.node.id)
+        while not is_shared([one]):
+            assert not {*one.owned} & {*two.owned} or not two.may_consume()
+            await asyncio.sleep(0.02)
+        assert not two.may_consume()
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_new_leader_of_the_state_group_goes_on_with_the_same_generation(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await with_topic(cluster)

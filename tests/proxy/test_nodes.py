@@ -6,6 +6,7 @@ Each test is a row of the table in `docs/consumer-groups.md`.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 
 from pixy.backend import OffsetCommit
+from pixy.cluster import LEASE_S
 from pixy.config import ConsumerConfig, ProxyConfig
 from pixy.consume import ConsumeRequest, Offer
 from pixy.errors import AckBeyondEnd, LongPollTimeout, PixyError, Unavailable
 from pixy.proxy import Proxy
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -368,6 +371,36 @@ def test_a_node_that_was_cut_off_hands_out_nothing_and_commits_nothing(tmp_path:
     run(scenario, tmp_path)
 
 
+def test_a_forgotten_node_that_is_cut_off_answers_no_ack_once_its_partitions_are_elsewhere(
+    tmp_path: Path,
+) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(60))
+        own = await clients[3].owned()
+        offers = [await clients[3].consume() for _ in range(12)]
+        held = [offer for offer in offers if offer.partition in own]
+        lease = cluster[3].backend._members._leases.of("group")
+        await until(lambda: lease.until - cluster[3].clock.monotonic() > LEASE_S - 0.1)
+        cluster.split(3)
+        await until(lambda: not cluster[1].node._is_reachable(cluster[3].id))
+        await cluster[1].backend.forget_node(cluster[3].id)
+        assert held
+        topic_id = cluster[1].node.metadata.topics["topic"].topic_id
+
+        def is_elsewhere() -> bool:
+            membership = cluster[1].node.state_groups.offsets_of("group").membership("group")
+            owner = membership.owner(topic_id, held[0].partition)
+            return owner is not None and owner.node_id != cluster[3].id
+
+        await until(is_elsewhere)
+        with pytest.raises(Unavailable):
+            await clients[3].ack(held[0])
+        await clients.pop(3).proxy.drain(0.0)
+
+    run(scenario, tmp_path)
+
+
 def test_messages_of_a_node_with_a_stalled_disk_are_consumed_elsewhere(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster, clients: Clients) -> None:
         await join(*clients.values())
@@ -405,6 +438,40 @@ def test_a_node_that_stops_hands_its_partitions_on_at_once(tmp_path: Path) -> No
         assert rest == Counter({*messages(60)} - {held.record.value or b""})
 
     run(scenario, tmp_path)
+
+
+def test_acks_that_a_removed_node_has_answered_count(tmp_path: Path) -> None:
+    """Also those that it answers while it is removed, and those that others pass to it."""
+
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(120))
+        own = await clients[3].owned()
+        offers = [await clients[1 + turn % 3].consume() for turn in range(90)]
+        answered: set[bytes | None] = set()
+
+        async def ack(client: Client, some: Sequence[Offer]) -> None:
+            for offer in some:
+                with suppress(PixyError):
+                    await client.ack(offer)
+                    answered.add(offer.record.value)
+                await asyncio.sleep(0.001)
+
+        mine = [offer for offer in offers if offer.partition in own]
+        assert len(mine) > 20
+        acking = [asyncio.create_task(ack(clients[at], mine[at - 1 :: 3])) for at in (1, 2, 3)]
+        await asyncio.sleep(0.01)
+        assert answered
+        assert not any((await clients[1].offsets()).values())
+        began = asyncio.get_running_loop().time()
+        await cluster[1].backend.remove_node(cluster[3].id)
+        await asyncio.gather(*acking)
+        await ack(clients[1], [offer for offer in offers if offer.partition not in own])
+        rest = await consume_all([clients[1], clients[2]], 120 - len(answered))
+        assert asyncio.get_running_loop().time() - began < 2.0
+        assert rest == Counter({*messages(120)} - answered)
+
+    run(scenario, tmp_path, offsets_commit_interval=600.0)
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 1.0, 5.0])

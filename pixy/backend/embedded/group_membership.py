@@ -9,8 +9,10 @@ The node applies every change of the group, and the member looks at what has bec
                                                 partition is released
     a partition of it has another epoch than    offsets were set elsewhere: the callback for that
     it was told                                 is called
-    it is not a member any more, or its node    it owns nothing, and joins anew
-    was removed from the cluster
+    its node was removed from the cluster       the acks of all its partitions are committed, and it
+                                                leaves
+    it is not a member any more                 it owns nothing, and joins anew, unless its node was
+                                                removed
 
 A member whose node does not apply entries is given up, and joins anew when its node does.
 
@@ -102,6 +104,7 @@ class GroupMembership:
         "_assignment",
         "_environment",
         "_going",
+        "_is_leaving",
         "_joined",
         "_joining",
         "_left",
@@ -138,6 +141,8 @@ class GroupMembership:
         self.member_id: MemberId | None = None
         self._joined = False
         self._left = False
+        # Its node was removed: it hands over what it has.
+        self._is_leaving = False
         # One join at a time.
         self._joining = asyncio.Lock()
         # What it was told: its partitions with their epochs, and the last assignment.
@@ -250,7 +255,8 @@ class GroupMembership:
             self._start_over()
 
     def _put_out(self) -> None:
-        log.warning("put out of a consumer group, joining anew", group=self.group, client=self.client_id)
+        if not self._is_leaving:
+            log.warning("put out of a consumer group, joining anew", group=self.group, client=self.client_id)
         self._start_over()
 
     def _start_over(self) -> None:
@@ -258,7 +264,8 @@ class GroupMembership:
         self._stop_work()
         self._told, self._assignment, self._must_tell = {}, None, False
         self._on_assignment({})
-        self._spawn(self._join_anew(), "join")
+        if not self._is_leaving:
+            self._spawn(self._join_anew(), "join")
 
     async def _join_anew(self) -> None:
         backoff, failing = Backoff(_RETRY_S, _RETRY_MAX_S), ""
@@ -295,8 +302,13 @@ class GroupMembership:
             return
         membership = self._state.membership(self.group)
         member = membership.members.get(self.member_id)
-        if member is None or self._environment.node.has_left:
+        if member is None:
             self._put_out()
+            return
+        if self._environment.node.has_left:
+            if not self._is_leaving:
+                self._is_leaving = True
+                self._spawn(self._hand_over(self.member_id), "hand over")
             return
         topics = self._environment.node.metadata.topics
         topic_ids = {name: topics[name].topic_id for name in member.topics if name in topics}
@@ -409,6 +421,13 @@ class GroupMembership:
         # Also if they stay: then the revocation is over without a loss.
         self._must_tell = self._must_tell or bool(offered)
         self.look()
+
+    async def _hand_over(self, member_id: MemberId) -> None:
+        """Commit the acks of everything that it has, accept no more, and leave."""
+        if self._on_revocation is not None:
+            # Clients ack elsewhere what they have.
+            await self._on_revocation(0.0, self._assignment or {})
+        await self._environment.depart(self.group, member_id)
 
     async def _release(self, going: Mapping[bytes, Collection[int]]) -> None:
         """Release what still has another target."""

@@ -125,6 +125,8 @@ class GroupCoordinator:
             if not reason and self._is_silent(raft_group, process):
                 # The next leader may hear of it.
                 reason, term = "it is silent", replica.group.term
+            if not reason and self._leaves_late(raft_group, machine, process):
+                reason = "its node was removed, and it does not leave them"
             if reason:
                 names = list(islice(machine.groups_of(process), _EXPELLED_PER_COMMAND))
                 self._expel(replica, process, names, term, reason)
@@ -149,6 +151,12 @@ class GroupCoordinator:
     def _is_silent(self, raft_group: int, process: Process) -> bool:
         other = process.node_id != self._own.node_id
         return other and self._sessions.has_expired(raft_group, process.node_id)
+
+    def _leaves_late(self, raft_group: int, machine: GroupsState, process: Process) -> bool:
+        node = self._groups.metadata.nodes.get(process.node_id)
+        if node is None or not node.removed:
+            return False
+        return self._sessions.leaves_late(raft_group, process.node_id, len(machine.groups_of(process)))
 
     def _expel(
         self, replica: StateReplica, process: Process, names: Iterable[str], term: int, reason: str

@@ -4,8 +4,10 @@
     --------------------------------------------------  --------------------------------------------
     members, topics or partitions are others than those  it gets a target (`sticky_assignor`)
     of its target
-    member belongs to a process that has ended, to a     the process is expelled
-    node that has left, or to one that is silent
+    member belongs to a process that has ended, or to    the process is expelled
+    one that is silent
+    member belongs to a node that was removed            it commits and leaves by itself; it is
+                                                         expelled if it does neither for a while
 
 A target carries the generation that it was computed for, and an expulsion the term of the leader
 that decided it. So two coordinators do no harm, and a new one goes on where the last one has
@@ -62,8 +64,7 @@ def _assignable(topic: Topic, members: list[MemberId], membership: Membership) -
 def why_ended(
     process: Process, own: Process, nodes: Mapping[int, NodeInfo], starts: Mapping[int, int]
 ) -> str:
-    """The reason why a process is known to have ended, or does not count any more; empty if it may
-    run.
+    """The reason why a process is known to have ended; empty if it may run.
 
     Args:
         own: this process.
@@ -75,7 +76,5 @@ def why_ended(
         return "" if process.incarnation >= own.incarnation else "it has started again"
     node = nodes.get(process.node_id)
     registered = 0 if node is None else node.incarnation
-    if node is not None and node.removed and process.incarnation <= registered:
-        return "it has left the cluster"
     newest = max(registered, starts.get(process.node_id, 0))
     return "it has started again" if process.incarnation < newest else ""

@@ -76,25 +76,13 @@ def state_group_members(
     """Members of a state group.
 
     Args:
-        started: nodes that have started and are not removed from the cluster.
+        started: nodes that have started and are not removed from the cluster, or needed yet.
         starting: nodes that are connected, for their first start.
     """
     nodes = sorted(started)
     most = 5 if raft_group == METADATA_GROUP and len(nodes) >= 5 else 3
     learners = sorted([*nodes[most:], *starting])
     return WantedMembers(tuple(nodes[:most]), tuple(learners), frozenset([*nodes, *learners]))
-
-
-def with_newcomers(wanted: WantedMembers, configuration: ConfState) -> WantedMembers | None:
-    """The configuration that a group has, with those wanted members besides that it lacks, as
-    learners; None while it changes.
-    """
-    if configuration.voters_outgoing:
-        return None
-    voters = tuple(sorted(configuration.voters))
-    learners = {*configuration.learners, *wanted.voters, *wanted.learners}.difference(voters)
-    registered = wanted.registered.union(voters, learners)
-    return WantedMembers(voters, tuple(sorted(learners)), registered)
 
 
 def partition_members(replicas: Iterable[int], registered: Sequence[int]) -> WantedMembers:

@@ -2,7 +2,8 @@
 
 `voter_changes` decides each step, one configuration change at a time; this module proposes it.
 State groups have a replica on every node; the members of a partition are its replicas, or the
-target of its move. A node that is removed leaves metadata last.
+target of its move. A node that is removed leaves a state group of consumer groups once it has no
+members there, for it commits their acks and learns of that, and metadata last.
 
 A leader may lag behind metadata, and know neither a move nor its end: it would undo what its
 predecessor has done. So it changes the members of a partition once it has read metadata in its
@@ -15,14 +16,14 @@ one that knows, and its successors need votes of nodes that have departed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
 
-from pixy.cluster.log import PartitionReplica
+from pixy.cluster.log import PartitionReplica, StateReplica
 from pixy.cluster.peering.departures import Departures
 from pixy.cluster.peering.newcomer_checks import NewcomerChecks
 from pixy.cluster.peering.ticker import TICK_S
@@ -34,10 +35,9 @@ from pixy.cluster.peering.voter_changes import (
     leader_view,
     partition_members,
     state_group_members,
-    with_newcomers,
 )
 from pixy.cluster.replicas import Partitions, StateGroups, group_name
-from pixy.cluster.state import METADATA_GROUP, MOVES_MAX, partition_move
+from pixy.cluster.state import METADATA_GROUP, MOVES_MAX, GroupsState, partition_move
 from pixy.errors import PixyError
 from pixy.multiraft import Driver, RaftGroup
 from pixy.proto.state_pb2 import EndMoves, MetadataCommand, PartitionMove
@@ -165,14 +165,10 @@ class VoterReconciler:
         replica = group.application
         if isinstance(replica, PartitionReplica):
             return self._wanted_of_partition(group, replica, registered)
-        metadata, configuration = self._groups.metadata, group.storage.conf_state
-        present = configuration.members
+        metadata, present = self._groups.metadata, group.storage.conf_state.members
         starting = [each for each in metadata.waiting if each in present or self._is_reachable(each)]
-        wanted = state_group_members(group.raft_group, metadata.started, starting)
-        if group.raft_group == METADATA_GROUP and self._is_needed_last():
-            # A node that joins meanwhile may be what the others need to let it go.
-            return with_newcomers(wanted, configuration)
-        return wanted
+        needed = present.intersection(self._needed_by(group))
+        return state_group_members(group.raft_group, [*metadata.started, *needed], starting)
 
     def _wanted_of_partition(
         self, group: RaftGroup, replica: PartitionReplica, registered: list[int]
@@ -254,16 +250,27 @@ class VoterReconciler:
             if self._ending.get(each.raft_group) == each.plan:
                 del self._ending[each.raft_group]
 
-    def _is_needed_last(self) -> bool:
-        """True while a node that leaves may be a member of another group, here or elsewhere: it
-        leaves metadata last. A start needs metadata, and the other groups may have no majority
-        without the node. A node that leaves itself is told nothing of groups that it has left, and
-        hands over.
+    def _needed_by(self, group: RaftGroup) -> Iterable[int]:
+        """Nodes that leave, and that a state group does not let go yet."""
+        if group.raft_group == METADATA_GROUP:
+            return self._needed_last()
+        replica = group.application
+        if not isinstance(replica, StateReplica) or not isinstance(replica.machine, GroupsState):
+            return ()
+        # They commit the acks of their members.
+        nodes = self._groups.metadata.nodes
+        found = (nodes.get(process.node_id) for process in replica.machine.processes())
+        return [node.node_id for node in found if node is not None and node.removed and not node.lost]
+
+    def _needed_last(self) -> Iterable[int]:
+        """Nodes that leave and may be members of other groups, here or elsewhere: they leave
+        metadata last. A start needs metadata, and the other groups may have no majority without
+        them. A node that leaves itself is told nothing of groups that it has left, and hands over.
         """
         leaving = {node.node_id for node in self._groups.leaving()}
-        if not leaving or self._driver.node_id in leaving:
-            return False
-        return not self._departures.all_let_go(leaving)
+        if not leaving or self._driver.node_id in leaving or self._departures.all_let_go(leaving):
+            return ()
+        return leaving
 
     def _tell(self, group: RaftGroup) -> None:
         """Log a change of the members."""

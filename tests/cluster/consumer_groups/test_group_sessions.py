@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.cluster.consumer_groups.group_sessions import BEAT_S, LEASE_S, SESSION_S, Sessions
+from pixy.cluster.consumer_groups.group_sessions import BEAT_S, LEASE_S, LEAVING_S, SESSION_S, Sessions
 
 GROUP = 2
 
@@ -70,3 +70,34 @@ def test_a_node_that_is_not_known_counts_from_the_leadership_too() -> None:
     pass_time(sessions, 3.1, {})
     assert sessions.has_expired(GROUP, 7)
     assert not sessions.has_expired(GROUP + 1, 7)
+
+
+def test_a_node_that_is_listed_no_more_has_its_session_to_the_end() -> None:
+    sessions = led()
+    pass_time(sessions, 5, {7: 1.0})
+    sessions.tick(0.1, {7: 2.0})
+    pass_time(sessions, 2.9, {})
+    assert not sessions.has_expired(GROUP, 7)
+    pass_time(sessions, 0.2, {})
+    assert sessions.has_expired(GROUP, 7)
+
+
+def test_a_removed_node_is_late_when_it_has_left_no_group_for_a_while() -> None:
+    sessions = led()
+    for groups in range(20, 10, -1):
+        assert not sessions.leaves_late(GROUP, 7, groups)
+        pass_time(sessions, LEAVING_S - 0.2, {})
+        assert not sessions.leaves_late(GROUP, 7, groups)
+    pass_time(sessions, 0.4, {})
+    assert not sessions.leaves_late(GROUP, 8, 11)
+    assert not sessions.leaves_late(GROUP + 1, 7, 11)
+    assert sessions.leaves_late(GROUP, 7, 11)
+    assert sessions.leaves_late(GROUP, 7, 9), "also while it is put out of one after the other"
+
+
+def test_the_time_of_a_removed_node_begins_with_the_leadership() -> None:
+    sessions = led()
+    sessions.leaves_late(GROUP, 7, 11)
+    pass_time(sessions, LEAVING_S + 0.1, {})
+    sessions.lead(GROUP, 2)
+    assert not sessions.leaves_late(GROUP, 7, 11)
