@@ -56,7 +56,7 @@ class Cluster:
         self.network = SimulatedNetwork(self.scene, self.swarm.weather)
         consuming = self.swarm.consuming
         self.group_audit = GroupAudit(
-            self.scene, consuming.groups, self._lease_left, self._is_removed, is_strict=consuming.rests > 0
+            self.scene, consuming.groups, self._lease_left, is_strict=consuming.rests > 0
         )
         self.watches = Watches(self.scene, self.machines, self.group_audit)
         self.audits = Audits(self.scene, self.swarm.habits.passing_topics)
@@ -120,21 +120,12 @@ class Cluster:
             each for each in self.ordinary() if each.node is not None and each.node.node_id == process.node_id
         ]
         for machine in there:
-            is_over = machine.stopping or len(there) > 1 or self._is_removed(process)
+            is_over = machine.stopping or len(there) > 1
             if machine.identity_of_process == process and not is_over:
                 assert machine.process is not None
                 lease = machine.process.backend._members._leases.of(group)
                 return lease.until - machine.clock.monotonic()
         return 0.0
-
-    def _is_removed(self, process: Process) -> bool:
-        """True if some node knows that the node of a process was removed."""
-        infos = [
-            each.node.metadata.nodes.get(process.node_id)
-            for each in self.machines.values()
-            if each.node is not None
-        ]
-        return any(info is not None and info.removed for info in infos)
 
     def _paused(self, machine: Machine, duration_s: float) -> None:
         process = None if machine.stranger else machine.identity_of_process

@@ -119,8 +119,6 @@ class GroupAudit:
         names: of the groups.
         lease_left: seconds for which a process may hand out records for a group; 0 if it has ended,
             or is about to end.
-        is_removed: true if the node of a process was removed, so that it does not commit its acks
-            before it leaves.
         is_strict: what an owner hands out itself was not acked a moment ago either.
     """
 
@@ -129,7 +127,6 @@ class GroupAudit:
         scene: Scene,
         names: Collection[str],
         lease_left: Callable[[Process, str], float],
-        is_removed: Callable[[Process], bool],
         *,
         is_strict: bool = False,
     ) -> None:
@@ -137,7 +134,6 @@ class GroupAudit:
         self._is_strict = is_strict
         self.names = names
         self._lease_left = lease_left
-        self._is_removed = is_removed
         self._partitions: dict[GroupPartition, _Partition] = {}
         self._memberships: dict[str, Membership] = {}
         self._applied: dict[int, int] = {}
@@ -364,9 +360,7 @@ class GroupAudit:
             for number, owner in enumerate(of.owners):
                 if owner is not None and membership.owner(topic_id, number) != owner:
                     process = owner.process
-                    expected = not (
-                        process in expelled or process in self._ended or self._is_removed(process)
-                    )
+                    expected = process not in expelled and process not in self._ended
                     at = min(now, self._ended.get(process, now))
                     self._of(GroupPartition(name, topic_id, number)).losses.append(
                         _Loss(at, now, process, expected)

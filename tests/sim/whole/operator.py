@@ -28,6 +28,8 @@ _ADMITTED_S = 6.0
 _VOTERS = 3
 _FOR_GOOD_S = 1e6
 _DOUBT_S = 30.0
+_STAYS_S_MAX = 10.0
+"""Longest time for which a removed node runs; half of them end at once."""
 
 
 class Operator:
@@ -208,7 +210,8 @@ class Operator:
 
         def removed() -> None:
             machine.retired = True
-            machine.end(power=False)
+            stays_s = max(0.0, self._scene.random(f"remove {node_id}").uniform(-_STAYS_S_MAX, _STAYS_S_MAX))
+            self._scene.loop.outside(stays_s, partial(machine.end, power=False))
 
         self._call("remove node", node_id, lambda backend: backend.remove_node(node_id), removed)
 
