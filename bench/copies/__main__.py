@@ -6,33 +6,37 @@ one before the copy and one after it, beside the data of the nodes. All of these
 the end, for a write to memory that another file has given back is several times as fast as one to
 new memory, on a virtual machine.
 
---only NAME     one of large, small, many, producers; repeatable
+--only NAME     one of the names below; repeatable
 --mib N         MiB to copy in `large` (default 1024) and, a quarter of it, in `small`
 --partitions N  partitions in `many` (default 1000)
 
     large      batches of 64 KiB; memory of the source and of the destination meanwhile
     small      batches of ten records of 100 bytes
     many       partitions of one record
-    producers  a lone producer's p99 while `large` is copied, beside that without a copy
+    producers  a lone producer's p99 beside such a copy, and without one, in turns
+    unpaced    the same beside a copy that takes no notice of clients
+    cut        bytes that are sent again when the destination, or the source, is killed at 90 %
 
 All three nodes and the load share the cores of this machine. The time begins when the node says
 that it lacks records.
 """
 
 import argparse
+import re
 import socket
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from bench.copies.unpaced import UNPACED
 from bench.kit.figures import Figure, as_table, machine
 from bench.log.loads import fill
 from bench.storage.raw import new_file_write
@@ -48,11 +52,14 @@ _JOURNAL: Mapping[str, Any] = {"file_bytes": "1MiB", "max_unapplied_bytes": "4Mi
 _LARGE_BYTES, _SMALL_BYTES = 64 << 10, 1200
 _REQUEST_BYTES = 4 << 20
 _RAW_BYTES = 512 << 20
-_LARGE_WANTED, _SMALL_WANTED, _MANY_WANTED_S, _P99_WANTED = 0.4, 40e6, 30.0, 1.5
+_LARGE_WANTED, _SMALL_WANTED, _MANY_WANTED_S = 0.4, 40e6, 30.0
+_P99_WANTED, _UNPACED_P99_WANTED, _AGAIN_WANTED_PERCENT = 1.5, 3.0, 5
 _MEMORY_WANTED = 64 << 20
 _LOOK_S = 0.1
-_CALLS_BEFORE = 500
-_PACE_S = 0.01
+_PACE_S = 0.005
+_PACED_TURN_S, _UNPACED_TURN_S, _IDLE_TURN_S, _SETTLE_S = 1.5, 0.3, 1.0, 0.3
+"""Times of a producer beside a copy, without one, and between them."""
+_CUT_AT, _CUT_LOOK_S = 0.9, 0.02
 _SECONDS_MAX = 600.0
 _MIB = 1 << 20
 
@@ -135,44 +142,120 @@ def many(options: argparse.Namespace) -> list[Figure]:
 
 
 def producers(options: argparse.Namespace) -> list[Figure]:
-    """A producer beside a copy."""
+    """A producer beside a copy that keeps to its pace."""
+    return [_producer(options, "a copy at its pace", ("-m", "pixy"), _P99_WANTED, _PACED_TURN_S)]
+
+
+def unpaced(options: argparse.Namespace) -> list[Figure]:
+    """A producer beside a copy as fast as it can be."""
+    return [_producer(options, "an unpaced copy", UNPACED, _UNPACED_P99_WANTED, _UNPACED_TURN_S)]
+
+
+def cut(options: argparse.Namespace) -> list[Figure]:
+    """A copy whose destination, or source, is killed when nine tenths of it have come."""
+    return [_cut(options.mib * _MIB, who) for who in ("destination", "source")]
+
+
+def _cut(size: int, who: str) -> Figure:
     with _away(1) as (cluster, away):
+        fill_topic(cluster, size, _LARGE_BYTES)
+        source = cluster.leader(f"{_TOPIC}-0")
+        senders = cluster.running
+        before = sum(_copied_bytes(each, "sent") for each in senders)
+        away.start_nowait()
+        wait_for(lambda: _copied_bytes(away, "fetched") >= _CUT_AT * size, cluster, _CUT_LOOK_S)
+        come = _copied_bytes(away, "fetched")
+        killed = away if who == "destination" else source
+        killed.kill()
+        killed.start_nowait()
+        wait_for(lambda: all(map(_is_in_sync, cluster.nodes)), cluster)
+        if killed is source:
+            again = _copied_bytes(away, "fetched") - size
+        else:
+            again = sum(_copied_bytes(each, "sent") for each in senders) - before - size
+    return Figure(
+        f"a copy sent again, its {who} killed at {100 * come / size:.0f} %",
+        100 * again / size,
+        "%",
+        target=f"<= {_AGAIN_WANTED_PERCENT} %",
+        met=come < size and again <= _AGAIN_WANTED_PERCENT / 100 * size,
+    )
+
+
+def _producer(
+    options: argparse.Namespace, copy: str, program: Sequence[str], wanted: float, turn_s: float
+) -> Figure:
+    """A producer's p99 beside a copy and without it, in turns: its destination is stopped and
+    continued.
+    """
+    calls: list[tuple[float, float]] = []
+    ended = threading.Event()
+    turns: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    with _away(1, program) as (cluster, away):
         fill_topic(cluster, options.mib * _MIB, _LARGE_BYTES)
         source = cluster.leader(f"{_TOPIC}-0")
-        before = _latencies(source, lambda made: made >= _CALLS_BEFORE)
-        found: list[float] = []
-        ended = threading.Event()
-        thread = threading.Thread(target=lambda: found.extend(_latencies(source, lambda _: ended.is_set())))
+        thread = threading.Thread(target=_produce, args=(source, calls, ended))
         thread.start()
-        _copy(cluster, away, source)
-        ended.set()
-        thread.join()
-    ratio = _p99(found) / _p99(before)
-    return [
-        Figure(
-            "p99 of a producer while a copy runs",
-            1e3 * _p99(found),
-            "ms",
-            1e3 * _p99(before),
-            ratio,
-            f"ratio <= {_P99_WANTED}",
-            ratio <= _P99_WANTED,
-        )
-    ]
+        try:
+            away.start_nowait()
+            wait_for(lambda: _BEGUN in away.log(), cluster, _CUT_LOOK_S)
+            # The copy may end within a turn, which is not counted then.
+            while (turn := _turn(turn_s)) and not _is_in_sync(source):
+                turns[True].append(turn)
+                away.pause()
+                turns[False].append(_turn(_IDLE_TURN_S))
+                away.resume()
+        finally:
+            ended.set()
+            thread.join()
+    beside, without = (
+        [
+            took
+            for began, took in calls
+            if any(first <= began and began + took <= last for first, last in turns[each])
+        ]
+        for each in (True, False)
+    )
+    ratio = _p99(beside) / _p99(without)
+    return Figure(
+        f"p99 of a producer beside {copy}",
+        1e3 * _p99(beside),
+        "ms",
+        1e3 * _p99(without),
+        ratio,
+        f"ratio <= {wanted}",
+        ratio <= wanted,
+    )
 
 
-MEASURES = {"large": large, "small": small, "many": many, "producers": producers}
+def _turn(seconds: float) -> tuple[float, float]:
+    """Begin and end of a time in which nothing changes; it begins a moment later."""
+    time.sleep(_SETTLE_S)
+    began = time.perf_counter()
+    time.sleep(seconds)
+    return began, time.perf_counter()
+
+
+MEASURES = {
+    "large": large,
+    "small": small,
+    "many": many,
+    "producers": producers,
+    "unpaced": unpaced,
+    "cut": cut,
+}
 
 
 # --- parts ----------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _away(partitions: int) -> Iterator[tuple[Cluster, ClusterNode]]:
+def _away(partitions: int, program: Sequence[str] = ("-m", "pixy")) -> Iterator[tuple[Cluster, ClusterNode]]:
     """A cluster with an empty topic, and a node of it that was killed and leads nothing of it."""
     with tempfile.TemporaryDirectory(prefix="pixy-bench-") as folder:
         config = proxy_config(journal=_JOURNAL, limits={"max_partitions": 4 * partitions + 100})
-        with Cluster(Path(folder), config=config) as cluster:
+        own = {number: {**config, "management_addr": f"{folder}/{number}.sock"} for number in (1, 2, 3)}
+        with Cluster(Path(folder), own=own, program=program) as cluster:
             cluster.start()
             cluster.create_topic(_TOPIC, partitions)
             cluster.wait_in_sync()
@@ -202,25 +285,42 @@ def _copy(cluster: Cluster, away: ClusterNode, source: ClusterNode) -> tuple[flo
     """Start the node that was away; seconds until it has everything, and by how many bytes the
     memory of the source and its own has grown meanwhile.
     """
-    away.start_nowait()
-    until = time.monotonic() + _SECONDS_MAX
-    begun = 0.0
     nodes = source, away
-    first: list[int] = []
-    most = [0, 0]
-    while True:
-        if not begun and _BEGUN in away.log():
-            begun = time.monotonic()
-            first = [_rss(node) for node in nodes]
-        if begun:
-            most = [max(was, _rss(node)) for was, node in zip(most, nodes, strict=True)]
-        if begun and _is_in_sync(source):
-            ended = time.monotonic()
-            grown = [last - at_first for last, at_first in zip(most, first, strict=True)]
-            return ended - begun, (grown[0], grown[1])
+    away.start_nowait()
+    wait_for(lambda: _BEGUN in away.log(), cluster, _CUT_LOOK_S)
+    begun, first = time.monotonic(), [_rss(node) for node in nodes]
+    most = first
+
+    def has_all() -> bool:
+        nonlocal most
+        most = [max(was, _rss(node)) for was, node in zip(most, nodes, strict=True)]
+        return _is_in_sync(source)
+
+    wait_for(has_all, cluster)
+    ended = time.monotonic()
+    grown = [last - at_first for last, at_first in zip(most, first, strict=True)]
+    return ended - begun, (grown[0], grown[1])
+
+
+def wait_for(condition: Callable[[], bool], cluster: Cluster, look_s: float = _LOOK_S) -> None:
+    """Wait until something is true, and fail with the logs if it does not become so."""
+    until = time.monotonic() + _SECONDS_MAX
+    while not condition():
         if time.monotonic() > until:
             raise RuntimeError(f"the copies do not end; logs:\n{cluster.logs()}")
-        time.sleep(_LOOK_S)
+        time.sleep(look_s)
+
+
+def _copied_bytes(node: ClusterNode, way: str) -> int:
+    """Bytes of copies that a node has "sent" or "fetched" since its start; 0 while it begins."""
+    try:
+        with socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as answer:
+            client.connect(node.config["management_addr"])
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            found = re.search(rb"^pixy_copies_%b_bytes_total{.*} (\S+)" % way.encode(), answer.read(), re.M)
+    except (ConnectionError, FileNotFoundError):
+        return 0
+    return int(float(found[1])) if found else 0
 
 
 def _is_in_sync(node: ClusterNode) -> bool:
@@ -234,18 +334,17 @@ def _rss(node: ClusterNode) -> int:
     return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
 
 
-def _latencies(node: ClusterNode, is_enough: Callable[[int], bool]) -> list[float]:
-    """Seconds of lone calls of Produce, a hundred a second."""
-    found: list[float] = []
+def _produce(node: ClusterNode, calls: list[tuple[float, float]], ended: threading.Event) -> None:
+    """Make lone calls of Produce, two hundred a second: begin and duration of each, in seconds."""
     request = pb.ProdRq(topic=_TOPIC, message=bytes(100), key_undefined=True)
     with grpc.insecure_channel(node.address) as channel:
         stub = KafkaPixyStub(channel)
-        while not is_enough(len(found)):
+        while not ended.is_set():
             began = time.perf_counter()
             stub.Produce(request, timeout=60)
-            found.append(time.perf_counter() - began)
-            time.sleep(max(0.0, _PACE_S - found[-1]))
-    return found
+            took = time.perf_counter() - began
+            calls.append((began, took))
+            time.sleep(max(0.0, _PACE_S - took))
 
 
 def _p99(found: list[float]) -> float:

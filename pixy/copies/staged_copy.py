@@ -43,7 +43,7 @@ from pixy.storage import (
 )
 
 SYNC_BYTES = 16 << 20
-_SYNC_SHARE = 20
+_SYNC_SHARE = 32
 _SYNC_BYTES_MAX = 128 << 20
 """Bytes that are copied between two syncs, and are fetched again after a crash: as many at least,
 a part of what was copied, and as many at most. A sync takes as long as some megabytes besides.

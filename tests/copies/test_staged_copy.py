@@ -12,7 +12,7 @@ import pytest
 from pixy.copies import StagedCopy, staged_copy
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.storage import COPY_MANIFEST, LogOptions, RealDisk, TopicLogs
+from pixy.storage import COPY_MANIFEST, LogOptions, RealDisk, TopicLogs, copy_directory
 from tests.copies.machines import LOG, TOPICS, Copied, crashes, end_of
 from tests.sim.disk import SimulatedDisk
 from tests.storage.logs import LONG_MS, identity
@@ -136,3 +136,18 @@ def test_a_copy_without_records_is_an_empty_log(tmp_path: Path) -> None:
     )
     assert (position.log_begin_offset, position.segment_base_offset, position.segment_bytes) == (7, 7, 0)
     assert sorted(path.name for path in (tmp_path / "1000-copy").iterdir()) == [COPY_MANIFEST, "identity"]
+
+
+def test_a_crash_loses_a_small_part_of_a_copy_however_large_it_is(tmp_path: Path) -> None:
+    copy, written, lost = staged(RealDisk(), tmp_path), 0, []
+    copy.open(0, 0, end_of(len(LOG)))
+    with patch.object(staged_copy, "SYNC_BYTES", 1):
+        for number, each in enumerate(LOG):
+            copy.write([memoryview(each)], end_of(number + 1))
+            written += len(each)
+            manifest = staged_copy.read_manifest(RealDisk(), copy_directory(tmp_path, identity().raft_group))
+            synced = 0 if manifest is None else manifest.copied.end_offset
+            lost.append(sum(len(LOG[at]) for at in range(number + 1) if end_of(at + 1) > synced) / written)
+    assert max(lost) <= 0.04
+    assert sum(part > 0 for part in lost) >= len(lost) // 4, "each write is synced"
+    copy.remove()

@@ -14,7 +14,7 @@ its answer.
     no replica gives the rest                the same; the leader offers a position again later
     a full disk                              what was copied is removed; the same
     damage of the replica's own records      the same; the next copy has all records
-    a kill of the process                    what was synced stays, all but the last 16 MiB
+    a kill of the process                    what was synced stays, all but 16 MiB or 3 %
 
 Before that it has the pieces of stages that the position names. A replica that only takes over the
 position fetches them, too.
