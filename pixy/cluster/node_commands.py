@@ -448,16 +448,17 @@ class NodeCommands:
             raise FailedPrecondition(WHY_NO_MOVES)
 
     def _check_majority_without(self, node_id: int) -> None:
-        """Raise `Unavailable` if metadata decides nothing without a node: it would be put out by
-        its own vote, when it comes back.
+        """Raise `Unavailable` if a state group decides nothing without a node: it would be put out
+        by its own vote, when it comes back, or be missing for good.
         """
-        voters = self._state_groups.metadata_replica.group.storage.conf_state.voters
-        reached = [each for each in voters if each != node_id and self._is_reachable(each)]
-        if len(voters) > 1 and node_id in voters and not is_majority(reached, voters):
-            raise Unavailable(
-                f"of the {len(voters)} voters of metadata this node reaches {len(reached)} without node {node_id}, which is "
-                "no majority: start the others, or if they are lost, stop this node and run pixy cluster recover"
-            )
+        for replica in self._state_groups.replicas():
+            voters = replica.group.storage.conf_state.voters
+            reached = [each for each in voters if each != node_id and self._is_reachable(each)]
+            if len(voters) > 1 and node_id in voters and not is_majority(reached, voters):
+                raise Unavailable(
+                    f"of the {len(voters)} voters of {replica.name} this node reaches {len(reached)} without node {node_id}, "
+                    "which is no majority: start the others, or if they are lost, stop this node and run pixy cluster recover"
+                )
 
     async def _run(
         self, command: MetadataCommand, timeout_s: float = NEVER, *, frees_space: bool = False

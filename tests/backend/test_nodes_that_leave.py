@@ -225,6 +225,33 @@ def test_a_node_is_not_forgotten_by_its_own_vote(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_is_not_forgotten_that_a_state_group_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have let a removed node go, and metadata has not."""
+    change = Driver.change_configuration
+
+    def change_others(driver: Driver, group: RaftGroup, to: ConfChangeV2) -> bool:
+        return group_name(group) != "metadata" and change(driver, group, to)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        leads = cluster[1].node.state_groups.metadata_replica.group.leader
+        asked, needed, goes = (cluster.by_id(id) for id in (leads, *({1, 2, 3} - {leads})))
+        monkeypatch.setattr(Driver, "change_configuration", change_others)
+        await asked.backend.remove_node(goes.id)
+        groups = asked.node.state_groups.groups
+        await until(lambda: all(goes.id not in each.group.storage.conf_state.members for each in groups))
+        await needed.kill()
+        await until(lambda: needed.id in asked.node.unreachable())
+        with pytest.raises(Unavailable, match="of the 2 voters of groups-0 this node reaches 1 without node"):
+            await asked.backend.forget_node(needed.id)
+        monkeypatch.undo()
+        await needed.start()
+        await until_left(asked, goes.id)
+
+    run_cluster(scenario, tmp_path)
+
+
 @pytest.mark.parametrize("after_s", [0, 0.1, 0.25, 0.5])
 def test_the_leaving_node_of_two_may_be_killed_and_started_again(tmp_path: Path, after_s: float) -> None:
     """The raft groups that it has not left have no majority without it."""
@@ -355,6 +382,39 @@ def test_a_node_joins_while_one_that_leaves_is_needed(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_joins_while_one_that_leaves_is_needed_for_good(tmp_path: Path) -> None:
+    """The other one with its partitions is lost."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        leads = cluster[1].node.state_groups.metadata_replica.group.leader
+        asked, lost, goes = (cluster.by_id(id) for id in (leads, *({1, 2, 3} - {leads})))
+        await asked.backend.create_topic("topic", 6, {"replication": "2"})
+        for node in (lost, goes):
+            assert node.node.peers is not None
+            node.node.peers.stopping = True  # it proposes no change
+        await asked.backend.remove_node(goes.id)
+        await lost.kill()
+        await until(lambda: lost.id in asked.node.unreachable())
+        assert goes.node.peers is not None
+        goes.node.peers.stopping = False
+        await asked.backend.forget_node(lost.id)
+        added = await cluster.add()
+        await until(lambda: added.id in asked.node.state_groups.sinks_replica.group.storage.conf_state.voters)
+        told = str(problems(await asked.backend.cluster_status()))
+        assert f"node {lost.id} will not come back: there cannot be one any more" in told
+        assert f"node {goes.id} was removed, and is a member of raft groups" in told
+        # What is lost is given up, and nothing needs the node any more.
+        await added.backend.delete_topic("topic")
+        await until_left(added, goes.id)
+        await goes.kill()
+        await added.backend.create_topic("next", 3)
+        for partition in range(3):
+            assert await added.append(b"value", topic="next", partition=partition) == 0
+        assert not [each for each in problems(await asked.backend.cluster_status()) if "raft group" in each]
+
+    run_cluster(scenario, tmp_path)
+
+
 @pytest.mark.parametrize("to_leaving", [False, True], ids=["to one that stays", "to the one that leaves"])
 def test_the_leadership_of_metadata_moves_while_the_others_are_asked_for_a_leaving_node(
     tmp_path: Path, to_leaving: bool
@@ -386,7 +446,9 @@ def test_the_leadership_of_metadata_moves_while_the_others_are_asked_for_a_leavi
         await begun.wait()
         await move(asked, goes if to_leaving else other)
         if not to_leaving:  # that one hands over, perhaps to the node that waits for the answer
-            await until_left(other, goes.id)
+            assert other.node.peers is not None
+            found = other.node.peers._departures._let_go
+            await until(lambda: goes.id in found)
         goes_on.set()
         await until_left(other, goes.id)
         await goes.kill()
@@ -569,9 +631,8 @@ def test_a_start_that_needs_a_node_that_has_left_says_so_and_recover_goes_on_wit
     change = Driver.change_configuration
 
     def change_others(driver: Driver, group: RaftGroup, to: ConfChangeV2) -> bool:
-        return group_name(group) not in ("groups-1", "partition 1 of topic topic") and change(
-            driver, group, to
-        )
+        held = ("groups-1",) if stuck == "groups-1" else ("groups-1", "partition 1 of topic topic")
+        return group_name(group) not in held and change(driver, group, to)
 
     async def scenario(cluster: NodeCluster) -> None:
         kept, gone = cluster.by_id(1), cluster.by_id(2)

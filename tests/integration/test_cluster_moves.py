@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
 from bench.copies.__main__ import fill_topic
 from pixy.cli import main
+from pixy.proto import pixy_cluster_pb2 as cluster_pb
+from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import proxy_config
@@ -221,6 +225,35 @@ def test_all_nodes_are_replaced_one_after_the_other(cluster: Cluster) -> None:
         assert [node.number for node in cluster.running] == [4, 5, 6]
         wait_replicas(cluster, cluster[4], ids)
     assert not cluster[4].status().problems
+
+
+def test_a_node_joins_while_a_removed_one_is_needed_and_the_third_is_lost(cluster: Cluster) -> None:
+    start(cluster, 1, 2, 3)
+    asked, lost, goes = (cluster[number] for number in (1, 2, 3))
+    ids = {number: cluster.id_of(cluster[number]) for number in (1, 2, 3)}
+    pixy(asked, "topics", "create", TOPIC, "--partitions", "6", "--config", "replication=2")
+    with grpc.insecure_channel(asked.address) as channel:
+        ClusterStub(channel).RemoveNode(cluster_pb.RemoveNodeRequest(node_id=ids[3]), timeout=30)
+    # Before partitions are without the one that goes.
+    lost.kill()
+    until_blocking(lambda: not node_of(asked, ids[2]).up, cluster.logs)
+    pixy(asked, "cluster", "forget", str(ids[2]), "--yes")
+    join(cluster, 4)
+    cluster[4].wait_serving()
+    told = "\n".join(cluster[4].status().problems)
+    assert f"node {ids[2]} will not come back: there cannot be one any more" in told, told
+    assert f"node {ids[3]} was removed, and is a member of raft groups" in told, told
+    pixy(cluster[4], "topics", "delete", TOPIC, "--yes")
+    until_blocking(lambda: node_of(asked, ids[3]) is None, cluster.logs)
+    goes.stop()
+    assert not [each for each in cluster[4].status().problems if "raft group" in each]
+    with LoadedCluster(cluster, "next").produced([asked, cluster[4]]):
+        pass
+
+
+def node_of(asked: ClusterNode, node_id: int) -> Any:
+    """A node in the status, None if it is not listed."""
+    return next((each for each in asked.status().nodes if each.node_id == node_id), None)
 
 
 def test_a_move_is_taken_back(cluster: Cluster) -> None:

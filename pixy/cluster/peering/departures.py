@@ -1,16 +1,19 @@
 """Nodes that leave the cluster, and the raft groups that need them until then.
 
-A node that is removed leaves metadata last: a start needs metadata, and takes part in the other
-groups only behind it. The leader of metadata does not know partitions of which it has no replica,
-so it asks the nodes that have one:
+A node that is removed leaves partitions first. Until then it is a member of all state groups, so
+that these survive the loss of another node, which may keep a partition from letting it go for good.
+It leaves metadata last: a start needs metadata, and takes part in the other groups only behind it.
+
+The leader of a state group does not know partitions of which it has no replica, so it asks the
+nodes that have one:
 
     a partition                                        lets a node go
     -------------------------------------------------  --------------------------------------------
     with a replica here                                by the configuration of its group
     of other nodes                                     once a majority of its replicas have answered
 
-and each node that answers has no group with that node as a member, and knows that it leaves. What
-has been found once stays: a node that is removed gets no replica any more.
+and each node that answers has no partition with that node as a member, and knows that it leaves.
+What has been found once stays: a node that is removed gets no replica any more.
 
 A partition that has lost all its replicas needs nobody. A node that has never started has none. A
 node of an earlier release cannot be asked, and counts as one that has answered. A node that is lost
@@ -28,9 +31,8 @@ from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.cluster.state import DEPARTURES_LEVEL, METADATA_GROUP, MetadataState
 from pixy.errors import PixyError
 from pixy.faults import OnFault
-from pixy.multiraft import Driver
+from pixy.multiraft import FIRST_PARTITION_GROUP, Driver
 from pixy.proto.node_calls_pb2 import IsMemberRequest, IsMemberResponse
-from pixy.raft import NONE
 from pixy.raft.quorum import is_majority
 
 log = structlog.get_logger(__name__)
@@ -73,15 +75,13 @@ class Departures:
         """Ask no more."""
         await self._tasks.cancel_all()
 
-    def all_let_go(self, leaving: set[int]) -> bool:
-        """True if no raft group but metadata needs these nodes, as far as is known; else the others
-        are asked.
-        """
-        if self.are_members(leaving, METADATA_GROUP):
+    def partitions_let_go(self, leaving: set[int]) -> bool:
+        """True if no partition needs these nodes, as far as is known; else the others are asked."""
+        if self.are_members(leaving, FIRST_PARTITION_GROUP):
             return False
         needed = [each for each in leaving if each not in self._let_go]
         if needed and self._has_all_groups() and not self._tasks and self._loop.time() >= self._next_round:
-            self._tasks.spawn(self._ask_all(needed), "ask for raft groups of a node that leaves")
+            self._tasks.spawn(self._ask_all(needed), "ask for partitions of a node that leaves")
         return not needed
 
     def answer(self, payload: bytes) -> bytes:
@@ -93,12 +93,12 @@ class Departures:
         node = self._metadata.nodes.get(node_id)
         if node is None or not node.removed or not self._has_all_groups():
             return True  # as far as is known here
-        return self.are_members({node_id}, METADATA_GROUP)
+        return self.are_members({node_id}, FIRST_PARTITION_GROUP)
 
-    def are_members(self, nodes: set[int], besides: int = NONE) -> bool:
-        """True if one of these nodes is a member of a raft group here, other than `besides`."""
+    def are_members(self, nodes: set[int], first: int = METADATA_GROUP) -> bool:
+        """True if one of these nodes is a member of a raft group here, from this number on."""
         return any(
-            group.raft_group != besides and not nodes.isdisjoint(group.storage.conf_state.members)
+            group.raft_group >= first and not nodes.isdisjoint(group.storage.conf_state.members)
             for group in self._driver.groups.values()
         )
 
@@ -131,7 +131,7 @@ class Departures:
         return all(is_majority([*answered.intersection(each)], each) for each in there if each)
 
     async def _ask(self, node_id: int, leaving: int) -> bool | None:
-        """True if a raft group of a node has the leaving one as a member; None: it does not say."""
+        """True if a partition of a node has the leaving one as a member; None: it does not say."""
         request = IsMemberRequest(node_id=leaving).SerializeToString()
         try:
             answer = await self._call(node_id, PeerMethod.IS_MEMBER, request, _ASK_S)

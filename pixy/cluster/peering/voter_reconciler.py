@@ -2,8 +2,8 @@
 
 `voter_changes` decides each step, one configuration change at a time; this module proposes it.
 State groups have a replica on every node; the members of a partition are its replicas, or the
-target of its move. A node that is removed leaves a state group of consumer groups once it has no
-members there, for it commits their acks and learns of that, and metadata last.
+target of its move. A node that is removed leaves partitions first, then the state groups, those of
+consumer groups once it has no members there, for it commits their acks, and metadata last.
 
 A leader may lag behind metadata, and know neither a move nor its end: it would undo what its
 predecessor has done. So it changes the members of a partition once it has read metadata in its
@@ -37,7 +37,7 @@ from pixy.cluster.peering.voter_changes import (
     state_group_members,
 )
 from pixy.cluster.replicas import Partitions, StateGroups, group_name
-from pixy.cluster.state import METADATA_GROUP, MOVES_MAX, GroupsState, partition_move
+from pixy.cluster.state import LEAVING_LEVEL, METADATA_GROUP, MOVES_MAX, GroupsState, partition_move
 from pixy.errors import PixyError
 from pixy.multiraft import Driver, RaftGroup
 from pixy.proto.state_pb2 import EndMoves, MetadataCommand, PartitionMove
@@ -251,26 +251,23 @@ class VoterReconciler:
                 del self._ending[each.raft_group]
 
     def _needed_by(self, group: RaftGroup) -> Iterable[int]:
-        """Nodes that leave, and that a state group does not let go yet."""
-        if group.raft_group == METADATA_GROUP:
-            return self._needed_last()
-        replica = group.application
-        if not isinstance(replica, StateReplica) or not isinstance(replica.machine, GroupsState):
-            return ()
-        # They commit the acks of their members.
-        nodes = self._groups.metadata.nodes
-        found = (nodes.get(process.node_id) for process in replica.machine.processes())
-        return [node.node_id for node in found if node is not None and node.removed and not node.lost]
-
-    def _needed_last(self) -> Iterable[int]:
-        """Nodes that leave and may be members of other groups, here or elsewhere: they leave
-        metadata last. A start needs metadata, and the other groups may have no majority without
-        them. A node that leaves itself is told nothing of groups that it has left, and hands over.
+        """Nodes that leave, and that a state group does not let go yet: see `departures`. A node
+        that leaves itself is told nothing of groups that it has left, and hands over.
         """
         leaving = {node.node_id for node in self._groups.leaving()}
-        if not leaving or self._driver.node_id in leaving or self._departures.all_let_go(leaving):
+        if not leaving or self._driver.node_id in leaving:
             return ()
-        return leaving
+        is_last = group.raft_group == METADATA_GROUP
+        waits = is_last or self._groups.feature_level >= LEAVING_LEVEL
+        if waits and not self._departures.partitions_let_go(leaving):
+            return leaving
+        if is_last:
+            return leaving if self._departures.are_members(leaving, METADATA_GROUP + 1) else ()
+        machine = group.application.machine if isinstance(group.application, StateReplica) else None
+        if not isinstance(machine, GroupsState):
+            return ()
+        # They commit the acks of their members.
+        return leaving.intersection(process.node_id for process in machine.processes())
 
     def _tell(self, group: RaftGroup) -> None:
         """Log a change of the members."""

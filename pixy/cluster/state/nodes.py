@@ -104,6 +104,9 @@ MOVES_LEVEL = 9
 APPLIED_LEVEL = 9
 """First level of a node that can be asked whether it has applied an entry."""
 
+LEAVING_LEVEL = 9
+"""First level at which no node says that a state group needs one that leaves, only a partition."""
+
 NODES_MAX = 100
 """Registered nodes of a cluster."""
 

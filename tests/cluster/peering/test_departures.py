@@ -55,10 +55,10 @@ class Cluster:
         return IsMemberResponse(is_member=answer).SerializeToString()
 
     async def is_let_go(self) -> bool:
-        first = self.departures.all_let_go({LEAVING})
+        first = self.departures.partitions_let_go({LEAVING})
         await until(lambda: not self.departures._tasks)
         assert not self.faults
-        return first or self.departures.all_let_go({LEAVING})
+        return first or self.departures.partitions_let_go({LEAVING})
 
 
 @pytest.mark.parametrize(
