@@ -89,6 +89,12 @@ class DurableGroup:
         self.start = position
         self._reach(position.index)
 
+    def leave(self, payload: bytes) -> None:
+        """The replica has gone to other nodes: its vote stays."""
+        self.vote(payload)
+        self.log.clear()
+        self.start, self.applied, self.last = _BEGIN, (0, 0), 0
+
     def _reach(self, last: int) -> None:
         self.last = last
         self.reached[self.term] = max(self.reached.get(self.term, 0), last)
@@ -178,6 +184,8 @@ class DurableJournal:
                 self.group(record.raft_group).vote(bytes(record.payload))
             case RecordKind.LOG_RESET:
                 self.group(record.raft_group).reset(LogPosition(record.term, record.index))
+            case RecordKind.REPLICA_GONE:
+                self.group(record.raft_group).leave(bytes(record.payload))
             case RecordKind.RELOCATED_LOG_RESET:
                 self.carries_reset = True
             case RecordKind.APPLIED_POSITIONS:

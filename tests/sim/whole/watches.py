@@ -3,8 +3,12 @@ raft group of a node is compared with what was seen of that group anywhere.
 
 - A term of a raft group has one leader, and the leader has every committed entry.
 - A committed entry is the same everywhere, and durable on a quorum of its configuration.
-- An applied entry was committed. At equal index the partition has equal offsets, the state machine
-  equal content, and the results of proposals are equal.
+- A replica that takes a position over has the pieces of stages up to there.
+- A replica gives itself up when it is no voter.
+- A leader lets a partition have fewer voters only if it knows that there are to be fewer replicas.
+- A replica that becomes a voter knows the members of its group.
+- An applied entry was committed. At equal index the partition has equal offsets and members, the
+  state machine equal content, and the results of proposals are equal.
 - The newest `journal.retain_bytes` of a node are there while a raft group has members elsewhere; a
   file whose removal began before that goes.
 - All nodes belong to one cluster, and no two of them have one id. A connection that stays has nodes
@@ -30,14 +34,17 @@ from pixy.cluster.unsafe_recovery.sole_voter import configuration_after
 from pixy.entry_ids import ProposalId
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.snapshots import Snapshots
 from pixy.peers import Hello, PeerChannel
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.peers.link import PeerLink
-from pixy.raft import ConfState, Entry, StateType
+from pixy.proto.state_pb2 import StagedPiece
+from pixy.raft import ConfChangeV2, ConfState, Entry, Snapshot, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.raft.raft import Raft
 from pixy.raft.wire import decode_conf_change
-from pixy.storage import Journal, JournalFile
+from pixy.staging import PieceKey
+from pixy.storage import EntryType, Journal, JournalFile, why_undecodable
 from tests.sim.kit.failure import ClusterFailure, require
 from tests.sim.kit.scene import Scene
 from tests.sim.whole.group_audit import GroupAudit
@@ -65,9 +72,11 @@ class _History:
         leaders: process of the leader of each term.
         states: content of the application by index: end offset, digest, results of proposals.
         replaced: configurations, by the index of the entry that has changed them.
+        newest: the newest configuration, None if it was never changed.
+        pieces: committed pieces of stages, with the indexes of their entries.
     """
 
-    __slots__ = ("entries", "last", "leaders", "replaced", "states")
+    __slots__ = ("entries", "last", "leaders", "newest", "pieces", "replaced", "states")
 
     def __init__(self) -> None:
         self.entries: dict[int, _Committed] = {}
@@ -75,6 +84,8 @@ class _History:
         self.leaders: dict[int, tuple[int, int]] = {}
         self.states: dict[tuple[int, str], Any] = {}
         self.replaced: dict[int, ConfState] = {}
+        self.newest: ConfState | None = None
+        self.pieces: dict[PieceKey, int] = {}
 
 
 class _Watch:
@@ -125,7 +136,7 @@ class Watches:
         """Hear of every group that may have changed."""
         watches, changed = self, self._changed
         drive, apply, open_log = Driver.drive, Driver._apply, NodeLog.__init__
-        is_retained, forget = JournalRetention._is_retained, Journal.forget
+        is_retained, forget, depart = JournalRetention._is_retained, Journal.forget, Driver.depart
 
         def spy_on_drive(self: Driver, group: RaftGroup) -> None:
             changed[group] = None
@@ -154,7 +165,20 @@ class Watches:
                     watches._started(machine, recovered)
             open_log(self, disk, clock, options, recovered, *more)
 
-        accepted = PeerChannel.accepted
+        def spy_on_arrived(self: Snapshots, group: RaftGroup, snapshot: Snapshot) -> bool:
+            watches._arrived(group, snapshot)
+            return arrived(self, group, snapshot)
+
+        def spy_on_change(self: Driver, group: RaftGroup, change: ConfChangeV2) -> bool:
+            watches._changing(group, change)
+            return change_configuration(self, group, change)
+
+        def spy_on_depart(self: Driver, group: RaftGroup, *more: Any) -> None:
+            watches._departing(self.node_id, group)
+            depart(self, group, *more)
+
+        accepted, arrived = PeerChannel.accepted, Snapshots.arrived
+        change_configuration = Driver.change_configuration
 
         def spy_on_accepted(self: PeerChannel, link: PeerLink, peer: Greeting) -> None:
             watches._connected(self.hello(LinkPurpose.PASSING), peer)
@@ -168,6 +192,9 @@ class Watches:
             stack.enter_context(patch.object(Journal, "forget", spy_on_forget))
             stack.enter_context(patch.object(Driver, "drive", spy_on_drive))
             stack.enter_context(patch.object(Driver, "_apply", spy_on_apply))
+            stack.enter_context(patch.object(Driver, "change_configuration", spy_on_change))
+            stack.enter_context(patch.object(Driver, "depart", spy_on_depart))
+            stack.enter_context(patch.object(Snapshots, "arrived", spy_on_arrived))
             yield
 
     def _connected(self, own: Hello, peer: Greeting) -> None:
@@ -194,6 +221,52 @@ class Watches:
                 self._scene.fail(
                     ClusterFailure(
                         f"{machine} keeps {newer} bytes of its journal, not {options.retain_bytes}"
+                    )
+                )
+
+    def _changing(self, group: RaftGroup, change: ConfChangeV2) -> None:
+        """A leader is about to propose other members."""
+        watch, replica = self._watches.get(group) or self._watch(group), group.application
+        before = group.storage.conf_state
+        after = configuration_after(before, [change])
+        if (
+            watch is None
+            or not isinstance(replica, PartitionReplica)
+            or len(after.voters) >= len(before.voters)
+        ):
+            return
+        target = replica.replicas if replica.move is None else replica.move.target
+        if min(len(replica.replicas), len(target)) >= len(before.voters):
+            self._scene.fail(
+                ClusterFailure(
+                    f"{watch}: {after} is to follow {before}, replicas: {replica.replicas}, {target}"
+                )
+            )
+
+    def _departing(self, node_id: int, group: RaftGroup) -> None:
+        """A replica is about to forget what it has confirmed."""
+        watch = self._watches.get(group) or self._watch(group)
+        newest = self.history(group.raft_group).newest
+        if watch is not None and newest is not None and node_id in newest.voters + newest.voters_outgoing:
+            self._scene.fail(ClusterFailure(f"{watch}: it departs, and is a voter of {newest}"))
+
+    def _arrived(self, group: RaftGroup, snapshot: Snapshot) -> None:
+        """A replica is about to confirm all entries up to a snapshot."""
+        committed = self.history(group.raft_group).pieces
+        watch = self._watches.get(group) or self._watch(group)
+        if not committed or watch is None or watch.machine.node is None:
+            return
+        nodes = [each.node for each in self._machines.values() if each.node is not None and not each.stranger]
+        sinks = [each.state_groups.sinks for each in nodes if hasattr(each, "state_groups")]
+        pieces = watch.machine.node.staging.calls._pieces
+        for key, index in committed.items():
+            is_there = (
+                index > snapshot.index or pieces.has(key) or any(each.is_gone(key.stage) for each in sinks)
+            )
+            if not is_there:
+                self._scene.fail(
+                    ClusterFailure(
+                        f"{watch}: it takes over entry {snapshot.index} without {key} of entry {index}"
                     )
                 )
 
@@ -318,13 +391,35 @@ class Watches:
             require(
                 found == known, f"{watch}: entry {entry.index} is committed as {found}, elsewhere as {known}"
             )
+            if entry.kind == EntryType.STAGED_PIECE and not why_undecodable(entry.kind, entry.data):
+                piece = StagedPiece.FromString(bytes(entry.data))
+                key = PieceKey(piece.stage_number, watch.group.raft_group, piece.number, piece.crc)
+                history.pieces.setdefault(key, entry.index)
             if entry.index > history.last:
                 self._check_quorum(watch, states, entry)
                 history.last = entry.index
                 self._scene.counts["entries committed"] += 1
             if entry.type and entry.index > watch.group.storage.conf_index:
-                history.replaced.setdefault(entry.index, states[-1])
-                states.append(configuration_after(states[-1], [decode_conf_change(entry)]))
+                after = configuration_after(states[-1], [decode_conf_change(entry)])
+                self._check_newcomers(watch, history, {*after.voters}.difference(states[-1].voters))
+                if entry.index not in history.replaced:
+                    history.replaced[entry.index], history.newest = states[-1], after
+                states.append(after)
+
+    def _check_newcomers(self, watch: _Watch, history: _History, voters: set[int]) -> None:
+        """Check that nodes which become voters have an entry with the members, durably."""
+        raft_group, changes = watch.group.raft_group, history.replaced
+        for node_id in voters if changes else ():
+            groups = [
+                journal.group(raft_group)
+                for machine in self._machines.values()
+                for each, journal in machine.journals
+                if each == node_id
+            ]
+            require(
+                any(group.has(index, history.entries[index].term) for group in groups for index in changes),
+                f"{watch}: node {node_id} becomes a voter, and does not know the members",
+            )
 
     def _check_quorum(self, watch: _Watch, states: Sequence[ConfState], entry: Entry) -> None:
         """Check that a committed entry survives the crash of every node."""
@@ -353,6 +448,8 @@ class Watches:
         if isinstance(application, PartitionReplica):
             if not application.deleted:
                 self._equal(watch, history, "end offset", application.log.end_offset)
+                if group.storage.conf_index <= index:
+                    self._equal(watch, history, "members", group.storage.conf_state)
         elif isinstance(application, StateReplica) and self._is_due(history, index):
             self._equal(watch, history, "digest", crc32(content_of(application)))
         if self._is_due(history, index):
@@ -377,7 +474,16 @@ def content_of(replica: StateReplica) -> bytes:
         return b"".join(key + value for key, value in sorted(machine.snapshot()))
     # Maps of protobuf have no order.
     topics = [
-        (name, topic.topic_id, topic.version, sorted(topic.config.items()), topic.raft_groups, topic.replicas)
+        (
+            name,
+            topic.topic_id,
+            topic.version,
+            sorted(topic.config.items()),
+            topic.raft_groups,
+            topic.replicas,
+            sorted(topic.placements.items()),
+            sorted(topic.moves.items()),
+        )
         for name, topic in sorted(machine.topics.items())
     ]
     nodes = [repr(node) for _, node in sorted(machine.nodes.items())]
