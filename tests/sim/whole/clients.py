@@ -222,7 +222,11 @@ class Clients:
 
     def _alter(self, client: _Client, machine: Machine) -> None:
         name, partitions = self._topic(), self._rng.choice((0, 0, 1, 2, 3, 4))
-        config = self._config(removes=True)
+        self._alter_to(client, machine, name, partitions, self._config(removes=True))
+
+    def _alter_to(
+        self, client: _Client, machine: Machine, name: str, partitions: int, config: dict[str, str | None]
+    ) -> None:
         input = Alter(partitions, tuple(sorted(config.items())))
         call = self._begin(client, machine, "alter topic", (name, input), partial(self._changed, name, input))
 
@@ -230,6 +234,10 @@ class Clients:
             return await backend.alter_topic(name, partitions=partitions or None, config=config)
 
         self._calls.ask(call, ask)
+
+    def set_replication(self, machine: Machine, replication: int) -> None:
+        """Give a topic another number of replicas."""
+        self._alter_to(_Client("operator"), machine, self._topic(), 0, {"replication": str(replication)})
 
     def _delete(self, client: _Client, machine: Machine) -> None:
         if not self._habits.passing_topics:

@@ -40,3 +40,8 @@ class FaultKind(FaultKinds):
     DAMAGED_FLUSH = "the newest flush damaged", 1
     MOVE = "partitions move", 30
     DRAIN = "a node drained for a while", 5
+    REBALANCE = "partitions rebalanced", 5
+    CANCEL = "moves taken back", 8
+    REPLICATION = "a topic gets another number of replicas", 5
+    LATE_METADATA = "a node hears late of moves, and leads or is called back", 5
+    LATE_ENDS = "moves are taken back and begun again, and their ends are late", 3

@@ -11,9 +11,7 @@ from random import Random
 from typing import Any
 
 from pixy.backend import EmbeddedBackend
-from pixy.cluster.state import partition_move
 from pixy.errors import NotFound
-from pixy.proto.state_pb2 import MoveReason
 from tests.sim.disk import SimulatedDisk
 from tests.sim.kit.durable import DurableJournal
 from tests.sim.whole.calls import Call, Outcome
@@ -40,6 +38,7 @@ class Operator:
 
     Attributes:
         damaged: the machine that was damaged for good; None: there may be one yet.
+        has_lowered: topics may have fewer than three replicas: no machine is damaged for good.
         in_doubt: nodes whose removal has no known outcome: it may take effect yet, so it is asked
             for until it has, or cannot any more; each with the time of the last such call.
     """
@@ -48,6 +47,7 @@ class Operator:
         self._cluster = cluster
         self._scene = cluster.scene
         self.damaged: Machine | None = None
+        self.has_lowered = False
         self.in_doubt: dict[int, float] = {}
 
     # --- machines ---------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Operator:
 
     def spare(self, rng: Random) -> Machine | None:
         """A machine that may be damaged for good, None if there is none."""
-        if self.damaged is not None or self._scene.healed:
+        if self.damaged is not None or self.has_lowered or self._scene.healed:
             return None
         chosen = rng.choice(list(self._cluster.ordinary()))
         if not chosen.ready or not self._can_do_without(chosen):
@@ -95,7 +95,7 @@ class Operator:
         """Have a machine stay deaf, mute, slow, paused or down for good; None if all are needed."""
         rng = self._scene.random("broken for good")
         machine = self.damaged = self.damaged or rng.choice(list(self._cluster.ordinary()))
-        if machine.suspect or not machine.ready or not self._can_do_without(machine):
+        if self.has_lowered or machine.suspect or not machine.ready or not self._can_do_without(machine):
             return None
         machine.broken = True
         others = [each.host for each in self._cluster.ordinary() if each is not machine]
@@ -215,28 +215,14 @@ class Operator:
 
         self._call("remove node", node_id, lambda backend: backend.remove_node(node_id), removed)
 
-    def move(self, rng: Random) -> None:
-        """Have a partition moved, to as many nodes as it has, or three."""
-        ready = [each for each in self._cluster.ordinary() if each.ready]
-        if not ready:
-            return
-        machine = rng.choice(ready)
-        assert machine.node is not None
-        metadata = machine.node.metadata
-        topics = [metadata.topics[name] for name in sorted(metadata.topics)]
-        if not topics:
-            return
-        topic = rng.choice(topics)
-        number = rng.randrange(len(topic.replicas))
-        size = max(len(topic.replicas[number]), min(_VOTERS, len(metadata.started)))
-        target = rng.sample(metadata.started, min(size, len(metadata.started)))
-        moves = [partition_move(topic, number, target)]
-
-        async def ask(backend: EmbeddedBackend) -> Any:
-            return await backend._node.commands.begin_moves(MoveReason.MOVE_REASON_MOVE, moves)
-
-        call = self._cluster.calls.begin("operator", machine, "move", target, _PATIENCE_S, lambda _: None)
-        self._cluster.calls.ask(call, ask)
+    def least_replication(self) -> int:
+        """Replicas that a topic may be lowered to: a machine that is damaged for good needs three,
+        and none is damaged from then on.
+        """
+        if self.damaged is not None or self._scene.healed:
+            return _VOTERS
+        self.has_lowered = True
+        return 1
 
     def drain(self, node_id: int, duration_s: float) -> None:
         """Have a node give its replicas away, and take some again later."""

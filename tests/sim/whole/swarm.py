@@ -212,11 +212,19 @@ _CLOCK_ERRORS_MS = (
 Focus = Callable[[Swarm], Swarm]
 """Changes what a seed has chosen."""
 
-_DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS, FaultKind.JUMP, FaultKind.MOVE, FaultKind.DRAIN)
+_MOVES = (
+    FaultKind.MOVE,
+    FaultKind.DRAIN,
+    FaultKind.REBALANCE,
+    FaultKind.CANCEL,
+    FaultKind.REPLICATION,
+    FaultKind.LATE_METADATA,
+    FaultKind.LATE_ENDS,
+)
+_DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS, FaultKind.JUMP, *_MOVES)
 """Kinds whose choice changes no other one. All clocks jump for a rule only, and an operator moves
 partitions in the seeds of `moving` only.
 """
-_MOVES = (FaultKind.MOVE, FaultKind.DRAIN)
 _MORE_FAULTS = 8
 
 _KINDS = {

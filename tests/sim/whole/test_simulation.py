@@ -105,7 +105,13 @@ LEAST_MOVING = {
     "log: a replica was copied, and goes on": 60,
     "log: a replica has gone to other nodes": 60,
     "log: partitions move": 20,
-    "partitions move": 100,
+    "moves planned for an operator": 20,
+    FaultKind.CANCEL.text: 15,
+    FaultKind.LATE_ENDS.text: 4,
+    FaultKind.LATE_METADATA.text: 8,
+    FaultKind.REBALANCE.text: 10,
+    FaultKind.REPLICATION.text: 10,
+    "partitions move": 80,
 }
 """The same, of those in which partitions move."""
 

@@ -3,13 +3,16 @@
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
+from pixy.cluster import CancelPlan, RebalancePlan
 from pixy.cluster.state.metadata import METADATA_GROUP
 from tests.sim.kit.faults import Fault
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.machine import Machine
+from tests.sim.whole.mover import Mover
 from tests.sim.whole.operator import Operator
 from tests.sim.whole.swarm import DAY_MS
 from tests.sim.world import DIRECTORY
@@ -26,10 +29,19 @@ _NEAR = (
     ("create", ".log"),
 )
 """Operations that create what others rely on, or remove what must be elsewhere by then."""
+_REPLICAS_MAX = 3
 _PHASES = ("before", "middle", "after")
 _CLOCK_STEPS_MS = (-3_600_000, -5_000, 5_000, 90_000, 3_600_000)
 _DRIFT_S = 0.2
 _DRIFT_STEPS = 20
+_LATE_STEP_S = 0.7
+_LATEST_STEP = 4
+_LATE_STEPS = 20
+"""Steps in which a way becomes slow, and those for which it is so."""
+_LATE_S = 0.9 * _LATE_STEP_S
+"""Nothing overtakes what was sent before."""
+_LATE_TURNS = 3
+_LATE_TURN_S = 2.0
 _JUMP_MS = 10 * DAY_MS
 _DRIFTS_MS = (-180_000, -20_000, -4000, 4000, 20_000, 180_000)
 """Steps of a clock that drifts, `_DRIFT_STEPS` of them: by a minute and a half to an hour."""
@@ -45,6 +57,7 @@ class Trouble:
     def __init__(self, cluster: Cluster, operator: Operator) -> None:
         self._cluster = cluster
         self._operator = operator
+        self._mover = Mover(cluster)
         self._scene = cluster.scene
         # The faults by which the clocks of machines drift, by the numbers of these.
         self._drifting: dict[int, float] = {}
@@ -83,6 +96,11 @@ class Trouble:
             FaultKind.DAMAGED_FLUSH: self._damage_flush,
             FaultKind.MOVE: self._move,
             FaultKind.DRAIN: self._drain,
+            FaultKind.REBALANCE: lambda rng: self._mover.begin_planned(RebalancePlan(), rng),
+            FaultKind.CANCEL: self._cancel,
+            FaultKind.REPLICATION: self._replication,
+            FaultKind.LATE_METADATA: self._late_metadata,
+            FaultKind.LATE_ENDS: self._late_ends,
         }
 
     def happen(self, fault: Fault[FaultKind]) -> None:
@@ -307,7 +325,62 @@ class Trouble:
 
     def _move(self, rng: Random) -> None:
         for _ in range(rng.choice((1, 3, 10))):
-            self._operator.move(rng)
+            self._mover.move(rng)
+
+    def _cancel(self, rng: Random) -> None:
+        """Take back the moves of an operator, at once or when some have ended."""
+        self._scene.loop.outside(rng.choice((0.0, 0.5, 2.0)), self._mover.begin_planned, CancelPlan(), rng)
+
+    def _replication(self, rng: Random) -> None:
+        """A topic gets as many replicas as there may be nodes for."""
+        machine = self._some(rng, 0.3)
+        if machine.node is not None and machine.ready:
+            least, nodes = self._operator.least_replication(), len(machine.node.metadata.started)
+            if nodes >= least:
+                self._cluster.clients.set_replication(machine, rng.randint(least, min(nodes, _REPLICAS_MAX)))
+
+    def _late_metadata(self, rng: Random) -> None:
+        """Metadata comes to a node seconds late, while partitions move that it has."""
+        pair = self._metadata_and_another(rng)
+        if pair is not None:
+            metadata, machine = pair
+            self._be_late(metadata, machine)
+            self._in_turns(partial(self._mover.move_behind, metadata, machine, rng))
+
+    def _late_ends(self, rng: Random) -> None:
+        """A node is heard seconds late by metadata, while partitions move that it leads."""
+        pair = self._metadata_and_another(rng)
+        if pair is not None:
+            metadata, machine = pair
+            # A leader reads metadata once in its term, which it could not do then.
+            self._mover.move_to_and_fro(metadata, machine, rng, once=True)
+            move = partial(self._mover.move_to_and_fro, metadata, machine, rng, once=False)
+            self._scene.loop.outside(_LATE_TURN_S, self._be_late, machine, metadata)
+            self._scene.loop.outside(_LATE_TURN_S, self._in_turns, move)
+
+    def _metadata_and_another(self, rng: Random) -> tuple[Machine, Machine] | None:
+        """The leader of metadata, and another machine whose node is ready."""
+        metadata = self._cluster.leader()
+        others = [each for each in self._cluster.ordinary() if each is not metadata and each.ready]
+        return None if metadata is None or not others else (metadata, rng.choice(others))
+
+    def _in_turns(self, move: Callable[[], None]) -> None:
+        for turn in range(_LATE_TURNS):
+            begin_s = (_LATEST_STEP + 1) * _LATE_STEP_S + turn * _LATE_TURN_S
+            self._scene.loop.outside(begin_s, move)
+
+    def _be_late(self, sender: Machine, receiver: Machine) -> None:
+        """Delay what one machine sends to another, more and more: a gap that is too long would end
+        the connection.
+        """
+        for step in range(1, _LATE_STEPS + 1):
+            late_s = min(step, _LATEST_STEP) * _LATE_STEP_S
+            self._scene.loop.outside(step * _LATE_STEP_S, self._delay, sender, receiver, late_s)
+
+    def _delay(self, sender: Machine, receiver: Machine, late_s: float) -> None:
+        if not self._scene.healed:
+            weather = replace(self._cluster.network.weather, delays_s=(late_s, late_s))
+            self._cluster.network.slow_down([(sender.host, receiver.host)], _LATE_S, weather)
 
     def _drain(self, rng: Random) -> None:
         machine = self._machine(rng)
