@@ -1,7 +1,7 @@
 """Functions of the product with one rule left out; `rules` says which."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pixy.aio.retries import Backoff
@@ -21,7 +21,6 @@ from pixy.consume.group.group import ConsumerGroup
 from pixy.consume.group.subscription import Subscription
 from pixy.consume.partition.partition import LivePartition
 from pixy.errors import PixyError
-from pixy.multiraft import Driver
 from pixy.multiraft.proposal_waiters import LeadershipLost
 from pixy.multiraft.proposals import Forwarded
 from pixy.multiraft.raft_group import RaftGroup
@@ -33,7 +32,6 @@ from pixy.raft.raft import Raft
 from pixy.staging import Published
 from pixy.storage import CheckpointId, CheckpointStore
 
-_depart = Driver.depart
 _decide = bootstrap_decision.decide
 _register = NodeTable.register
 _propose = ProposeAnswers._propose
@@ -43,12 +41,6 @@ _publish = ReplicatedStaging.publish
 
 async def not_closed(*_: object, **__: object) -> None:
     """As `NodeCommands._close_elsewhere`, without the wait."""
-
-
-def departs_for_good(self: Driver, group: RaftGroup, error: PixyError, then: Callable[[], None]) -> None:
-    """A departed node numbers its proposals from 1 again."""
-    _depart(self, group, error, then)
-    self.sequences.pop(group.raft_group, None)
 
 
 def adopt_without_sync(self: CheckpointStore, id: CheckpointId) -> list[CheckpointId]:

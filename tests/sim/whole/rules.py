@@ -3,7 +3,6 @@ or it is blind.
 """
 
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 from pixy.backend.embedded.group_membership import GroupMembership
@@ -20,12 +19,10 @@ from pixy.cluster.publications.replicated_staging import ReplicatedStaging
 from pixy.cluster.replicas.node_time import NodeTime
 from pixy.cluster.state import groups
 from pixy.cluster.state.nodes import NodeTable
-from pixy.config import ConsumerConfig, StorageConfig
 from pixy.consume.acks.waiting_acks import WaitingAcks
 from pixy.consume.group.group import ConsumerGroup
 from pixy.consume.group.subscription import Subscription
 from pixy.consume.lending.lender import Lender
-from pixy.multiraft import Driver
 from pixy.multiraft.group_clock import GroupClock
 from pixy.multiraft.group_rest import GroupRest
 from pixy.multiraft.resting_groups import RestingGroups
@@ -37,100 +34,30 @@ from tests.sim.kit import broken as at_rest
 from tests.sim.kit.rules import Rule
 from tests.sim.whole import broken
 from tests.sim.whole.faults import FaultKind
+from tests.sim.whole.focuses import (
+    BUSY,
+    CONSUMERS,
+    CUTS,
+    DELETERS,
+    FEW,
+    LAST_ACKERS,
+    MAKERS,
+    PASSERS_BY,
+    PRODUCERS,
+    READERS,
+    SLOW,
+    THREE,
+    aimed,
+)
+from tests.sim.whole.move_rules import MOVE_RULES
 from tests.sim.whole.network import Weather
-from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm, Writing, quiet
-
-_THREE = Formation(3, 0.1, 0, False)
-_SLOW = Weather((0.001, 0.05))
-_BUSY = {"clients": 5, "open_max": 4, "think_s": 0.03, "moves": 0.3, "patience_s": (1.0, 3.0)}
-_READERS = _BUSY | {
-    "kinds": {"append": 30, "commit": 15, "committed_offsets": 20, "ranges": 20, "fetch": 10, "create": 5},
-}
-_MAKERS = _BUSY | {
-    "kinds": {"create": 15, "delete": 10, "describe": 30, "append": 20, "list": 3},
-    "passing_topics": ("c", "d"),
-}
-_DELETERS = _BUSY | {
-    "kinds": {"create": 10, "delete": 15, "append": 60},
-    "stable_topics": ("a",),
-    "passing_topics": ("c", "d"),
-}
-_CONSUMERS: dict[str, Any] = {
-    "clients": 4,
-    "groups": ("x",),
-    "topics": ("a",),
-    "think_s": 0.03,
-    "moves": 0.2,
-    "auto_acks": 0.3,
-    "forgets": 0.0,
-    "sets": 0.0,
-    "options": ConsumerConfig(
-        ack_timeout=1.0,
-        long_polling_timeout=0.5,
-        offsets_commit_interval=COMMIT_INTERVAL_S,
-        initial_offset="oldest",
-    ),
-}
-_PASSERS_BY = _CONSUMERS | {
-    "clients": 6,
-    "moves": 0.3,
-    "auto_acks": 0.0,
-    "options": replace(
-        _CONSUMERS["options"], ack_timeout=3.0, long_polling_timeout=0.3, subscription_timeout=0.5
-    ),
-}
-"""Nodes join and leave consumer groups all the time."""
-_LAST_ACKERS = _PASSERS_BY | {"clients": 2, "topics": ("a", "b"), "moves": 0.0, "acks": 0.1, "rests": 0.7}
-"""Subscriptions of several topics end with acks at the same time."""
-_PRODUCERS = _BUSY | {"kinds": {"append": 50, "create": 5}, "stable_topics": ("a",), "passing_topics": ()}
-_FEW: dict[str, Any] = {"faults_count": 3, "duration_s": 12.0}
-_CUTS = (FaultKind.ISOLATE_LEADER, FaultKind.SPLIT, FaultKind.PAUSE, FaultKind.ONE_WAY)
-
-
-def aimed(
-    *kinds: FaultKind,
-    forms: Formation = _THREE,
-    journal: dict[str, Any] | None = None,
-    queue_bytes: int = 20_000,
-    habits: dict[str, Any] | None = None,
-    consuming: dict[str, Any] | None = None,
-    **choices: Any,
-) -> Focus:
-    """A focus on some kinds of faults, equally often, with these choices."""
-
-    def focus(swarm: Swarm) -> Swarm:
-        changed = replace(swarm.sizes.journal, **(journal or {}))
-        sizes = replace(swarm.sizes, journal=changed, queue_bytes=queue_bytes)
-        return replace(
-            swarm,
-            formation=forms,
-            sizes=sizes,
-            own_sizes={},
-            habits=replace(swarm.habits, **({"quiet_s": 0.0} | (habits or {}))),
-            faults=dict.fromkeys(kinds, 1),
-            consuming=replace(swarm.consuming, **({"clients": 0, "rests": 0.0} | (consuming or {}))),
-            **(
-                {
-                    "faults_count": 9 if kinds else 0,
-                    "faults_from_s": 1.0,
-                    "duration_s": 7.0,
-                    "writing": Writing(),
-                    "days_off": 0,
-                    "moving": False,
-                    "retention_check_s": StorageConfig().retention_check,
-                }
-                | choices
-            ),
-        )
-
-    return focus
-
+from tests.sim.whole.swarm import Focus, Formation, Swarm, Writing, quiet
 
 _WRONG_CLOCKS = aimed(
     FaultKind.CLOCK,
     FaultKind.DRIFT,
     FaultKind.CRASH,
-    habits=_PRODUCERS | {"kinds": {"append": 20, "commit": 10, "committed_offsets": 10, "create": 5}},
+    habits=PRODUCERS | {"kinds": {"append": 20, "commit": 10, "committed_offsets": 10, "create": 5}},
     days_off=2,  # The founder has no other time at first, and for an hour nothing expires by a later one.
     retention_check_s=0.2,
 )
@@ -138,38 +65,21 @@ _JUMPED_CLOCKS = aimed(
     FaultKind.JUMP,
     FaultKind.JOIN,
     FaultKind.LOST_DISK,
-    habits=_PRODUCERS | {"kinds": {"append": 20, "commit": 10, "committed_offsets": 10, "create": 5}},
+    habits=PRODUCERS | {"kinds": {"append": 20, "commit": 10, "committed_offsets": 10, "create": 5}},
     retention_check_s=0.2,
 )
 
 
 def _at_rest(*kinds: FaultKind) -> Focus:
     """Partitions rest while faults happen."""
-    focus = aimed(*kinds, habits=_PRODUCERS | {"stable_topics": ("a", "b")}, faults_count=4)
+    focus = aimed(*kinds, habits=PRODUCERS | {"stable_topics": ("a", "b")}, faults_count=4)
     return lambda swarm: quiet(focus(swarm))
-
-
-def _moving(*kinds: FaultKind, **choices: Any) -> Focus:
-    """Partitions move among four machines, three times as often as each other fault."""
-    options: dict[str, Any] = {"habits": _BUSY | {"moves": 0.0}, "faults_count": 12, "moving": True}
-    focus = aimed(
-        *kinds,
-        forms=Formation(3, 0.1, 1, False),
-        journal={"retain_bytes": 0, "file_bytes": 3000},
-        **(options | choices),
-    )
-
-    def focused(swarm: Swarm) -> Swarm:
-        swarm = focus(swarm)
-        return replace(swarm, faults=swarm.faults | {FaultKind.MOVE: 3 * max(1, len(kinds))})
-
-    return focused
 
 
 RULES: dict[str, Rule[Swarm]] = {
     "a read is confirmed by a quorum": Rule(
         [patch.object(reads, "_serve", broken.serve_unconfirmed)],
-        aimed(*_CUTS, habits=_READERS, weather=_SLOW),
+        aimed(*CUTS, habits=READERS, weather=SLOW),
         seed=3,
     ),
     "a node of another cluster is refused": Rule(
@@ -178,7 +88,7 @@ RULES: dict[str, Rule[Swarm]] = {
             patch.object(ClusterNodes, "recognize", broken.knows_any_secret),
             patch.object(ClusterNodes, "admit", broken.admits_any_start),
         ],
-        aimed(FaultKind.CRASH, forms=replace(_THREE, anew=True)),
+        aimed(FaultKind.CRASH, forms=replace(THREE, anew=True)),
         seed=2,
     ),
     "an id of a node is used once": Rule(
@@ -186,7 +96,7 @@ RULES: dict[str, Rule[Swarm]] = {
     ),
     "a cluster is made once": Rule(
         [patch.object(bootstrap_decision, "decide", broken.found_without_answers)],
-        aimed(FaultKind.SLOW_DISK, forms=replace(_THREE, late_s=0.05), faults_from_s=0.0, duration_s=3.0),
+        aimed(FaultKind.SLOW_DISK, forms=replace(THREE, late_s=0.05), faults_from_s=0.0, duration_s=3.0),
     ),
     "a queue is bounded": Rule(
         [patch.object(PeerLink, "_has_room", lambda *_: True)],
@@ -196,7 +106,7 @@ RULES: dict[str, Rule[Swarm]] = {
             FaultKind.BURST,
             journal={"max_unapplied_bytes": 1 << 20},
             queue_bytes=100_000,
-            habits=_BUSY | {"sizes": (6000,)},
+            habits=BUSY | {"sizes": (6000,)},
         ),
         seed=2,
     ),
@@ -207,21 +117,21 @@ RULES: dict[str, Rule[Swarm]] = {
     ),
     "a leader that has lost its term answers no batch": Rule(
         [patch.object(ProposeAnswers, "_propose", broken.answer_of_a_lost_term)],
-        aimed(FaultKind.ISOLATE_LEADER, forms=Formation(4, 0.1, 1, False), habits=_BUSY),
+        aimed(FaultKind.ISOLATE_LEADER, forms=Formation(4, 0.1, 1, False), habits=BUSY),
         seed=6,
     ),
     "a follower does not know where the end is": Rule(
         [patch.object(LocalPartitions, "_confirm", broken.not_confirmed)],
-        aimed(*_CUTS, habits=_READERS, weather=_SLOW),
+        aimed(*CUTS, habits=READERS, weather=SLOW),
         seed=2,
     ),
     "a topic is unknown only if the leader says so": Rule(
         [patch.object(Node, "confirm_metadata", broken.not_confirmed)],
-        aimed(*_CUTS, habits=_MAKERS, weather=_SLOW),
+        aimed(*CUTS, habits=MAKERS, weather=SLOW),
     ),
     "a deletion is answered when no replica acknowledges any more": Rule(
         [patch.object(NodeCommands, "_close_elsewhere", broken.not_closed)],
-        aimed(FaultKind.ISOLATE_LEADER, habits=_DELETERS, weather=_SLOW),
+        aimed(FaultKind.ISOLATE_LEADER, habits=DELETERS, weather=SLOW),
         seed=7,
     ),
     "a node with a dead disk does not lead": Rule(
@@ -229,17 +139,17 @@ RULES: dict[str, Rule[Swarm]] = {
     ),
     "the owner of a partition answers its acks": Rule(
         [patch.object(WaitingAcks, "_look_elsewhere", broken.answers_as_a_former_owner)],
-        aimed(FaultKind.CRASH, FaultKind.STOP, consuming=_CONSUMERS),
+        aimed(FaultKind.CRASH, FaultKind.STOP, consuming=CONSUMERS),
         seed=6,
     ),
     "nothing of a partition is with clients when it goes": Rule(
         [patch.object(ConsumerGroup, "_revoke", broken.gives_on_at_once)],
-        aimed(FaultKind.STOP, consuming=_PASSERS_BY),
+        aimed(FaultKind.STOP, consuming=PASSERS_BY),
         seed=38,
     ),
     "what was read of a partition goes with it": Rule(
         [patch.object(Subscription, "remove", broken.keeps_what_is_lost)],
-        aimed(FaultKind.STOP, consuming=_PASSERS_BY),
+        aimed(FaultKind.STOP, consuming=PASSERS_BY),
         seed=3,
     ),
     "an answered ack waits for no news of the delivery of its record": Rule(
@@ -247,8 +157,8 @@ RULES: dict[str, Rule[Swarm]] = {
         aimed(
             FaultKind.ONE_LINK,
             FaultKind.ONE_WAY,
-            habits=_PRODUCERS,
-            consuming=_CONSUMERS | {"clients": 12, "auto_acks": 0.0, "acks": 0.9, "moves": 0.0},
+            habits=PRODUCERS,
+            consuming=CONSUMERS | {"clients": 12, "auto_acks": 0.0, "acks": 0.9, "moves": 0.0},
             weather=Weather((0.02, 0.1)),
             faults_from_s=3.0,
             faults_count=4,
@@ -259,21 +169,21 @@ RULES: dict[str, Rule[Swarm]] = {
     "a topic is given up when its last acks are committed": Rule(
         [patch.object(ConsumerGroup, "_committed_topics", broken.commits_once)],
         aimed(
-            habits=_PRODUCERS
+            habits=PRODUCERS
             | {
                 "kinds": {"append": 50, "create": 3, "alter": 1},
                 "clients": 2,
                 "stable_topics": ("a", "b"),
             },
-            consuming=_LAST_ACKERS,
-            weather=_SLOW,
+            consuming=LAST_ACKERS,
+            weather=SLOW,
             duration_s=12.0,
         ),
         seed=5,
     ),
     "who leads a state group is its coordinator": Rule(
         [patch.object(GroupCoordinator, "tick", broken.coordinates_everywhere)],
-        aimed(FaultKind.ONE_LINK, habits=_PRODUCERS, consuming=_CONSUMERS),
+        aimed(FaultKind.ONE_LINK, habits=PRODUCERS, consuming=CONSUMERS),
         seed=69,
     ),
     "a publication is answered behind its commit point": Rule(
@@ -286,8 +196,8 @@ RULES: dict[str, Rule[Swarm]] = {
         aimed(
             FaultKind.SPLIT,
             FaultKind.ISOLATE_LEADER,
-            consuming=_CONSUMERS | {"auto_acks": 0.5},
-            **_FEW,
+            consuming=CONSUMERS | {"auto_acks": 0.5},
+            **FEW,
         ),
         seed=42,
     ),
@@ -296,9 +206,9 @@ RULES: dict[str, Rule[Swarm]] = {
         aimed(
             FaultKind.SPLIT,
             FaultKind.PAUSE,
-            habits=_PRODUCERS,
-            consuming=_CONSUMERS | {"auto_acks": 0.0, "forgets": 0.4},
-            **_FEW,
+            habits=PRODUCERS,
+            consuming=CONSUMERS | {"auto_acks": 0.0, "forgets": 0.4},
+            **FEW,
         ),
         seed=3,
     ),
@@ -330,7 +240,5 @@ RULES: dict[str, Rule[Swarm]] = {
         _at_rest(FaultKind.PAUSE),
         seed=14,
     ),
-    "a node that has departed goes on with its sequences": Rule(
-        [patch.object(Driver, "depart", broken.departs_for_good)], _moving(), seed=4
-    ),
+    **MOVE_RULES,
 }
