@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pixy.cluster.log import applied_positions, partition_snapshots
+from pixy.cluster.log.applied_positions import AppliedPositionWriter
 from pixy.cluster.log.checkpoints import Checkpoints
 from pixy.cluster.log.incarnation import Incarnation
 from pixy.cluster.log.node_log import NodeLog
-from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateReplica
+from pixy.cluster.log.replica import Mark, PartitionReplica, RestoredState, StateReplica
 from pixy.copies import StagedCopy
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import PixyError
@@ -25,7 +26,16 @@ from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft
 from pixy.raft.responses import own_entries_stored
-from pixy.storage import CheckpointId, Disk, Journal, UnitRecord, copy_directory, replaced_directory
+from pixy.storage import (
+    CheckpointId,
+    Disk,
+    Journal,
+    LogWriter,
+    PartitionLog,
+    UnitRecord,
+    copy_directory,
+    replaced_directory,
+)
 from pixy.storage.journal.gathered_units import GatheredUnits
 from pixy.storage.partition.segment import Segment
 from tests.sim.cluster.machine import Machine
@@ -166,6 +176,15 @@ def tick_and_forget(self: GroupClock, groups: Sequence[RaftGroup]) -> None:
                 group.application.rows = DedupTable()
 
 
+def is_of_no_group(self: AppliedPositionWriter, _: PartitionLog, mark: Mark) -> bool:
+    """Segments of a log that a copy has replaced count as those of the copy."""
+    return mark.replica.raft_group not in self._groups
+
+
+async def not_flushed(_: LogWriter) -> None:
+    """Nobody waits until everything is written."""
+
+
 # --- checkpoints and log resets -------------------------------------------------------------------
 
 _reset = RaftStorage.reset
@@ -271,6 +290,7 @@ def position_of_unsynced(replica: PartitionReplica, snapshot: Snapshot) -> Appli
 
 # --- copies ---------------------------------------------------------------------------------------
 
+_write_manifest = StagedCopy._write_manifest
 _copied_position = partition_snapshots.copied_position
 
 
@@ -292,6 +312,19 @@ def copied_unsynced(self: StagedCopy) -> AppliedPosition:
     self._unsynced_bytes = 0
     base, size = (segments[-1].base_offset, segments[-1].size) if segments else (self.end_offset, 0)
     return self._position(self.begin_offset, self.end_offset, base, size)
+
+
+def manifest_unsynced(
+    self: StagedCopy, copied: AppliedPosition, complete: AppliedPosition | None = None
+) -> None:
+    """That a copy is complete counts as durable, and is not."""
+    assert isinstance(self._disk, SimulatedDisk)
+    if complete is not None:
+        self._disk.ignored = frozenset(
+            f"storage/disk/identity.py:_write {what}" for what in ("sync", "sync_directory")
+        )
+    _write_manifest(self, copied, complete)
+    self._disk.ignored = frozenset()
 
 
 def share_unsynced(self: Segment, directory: Path) -> None:

@@ -125,11 +125,11 @@ class Cluster:
 
     def _begin_rot(self) -> None:
         """Have segments rot in some runs."""
-        if self._rot_rng.random() < _ROT:
+        if self._rot_rng.random() < _ROT or self.swarm.rotten > 1:
             self.scene.loop.outside(self._rot_rng.uniform(*_ROT_S), self._rot)
 
     def _rot(self) -> None:
-        """Let a bit of a segment rot, of one node at a time and while all others have its records;
+        """Let a bit of a segment rot, of few nodes at a time and while all have its records;
         consumers read what is damaged now and then.
         """
         rng, machines = self._rot_rng, list(self.machines.values())
@@ -145,13 +145,14 @@ class Cluster:
         ends = [
             each.log.end_offset for each in replicas if isinstance(each, PartitionReplica) and each.is_well
         ]
-        if len(ends) == len(machines):
-            paths = durable_segments(machine.disk, self.swarm.layout.name(raft_group), min(ends))
+        others = [each for each in machines if each is not machine]
+        for each in (machine, *others[: self.swarm.rotten - 1]) if len(ends) == len(machines) else ():
+            paths = durable_segments(each.disk, self.swarm.layout.name(raft_group), min(ends))
             if paths:
                 path = rng.choice(paths)
-                self.scene.note(f"{machine.id}   a bit of {path.name} rots")
+                self.scene.note(f"{each.id}   a bit of {path.name} rots")
                 self.scene.counts["segments damaged"] += 1
-                machine.rot(raft_group, path, rng)
+                each.rot(raft_group, path, rng)
 
     def probe(self) -> None:
         """Look at the disk of some machine, now and then."""

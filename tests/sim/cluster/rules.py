@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from pixy.cluster.log import applied_positions, journal_retention, partition_snapshots
 from pixy.cluster.log import replica as replicas
+from pixy.cluster.log.applied_positions import AppliedPositionWriter
 from pixy.cluster.log.checkpoints import Checkpoints
 from pixy.cluster.log.incarnation import Incarnation
 from pixy.cluster.log.node_log import NodeLog
@@ -18,7 +19,7 @@ from pixy.cluster.log.replica import PartitionReplica
 from pixy.cluster.replicas import partitions
 from pixy.cluster.replicas import state_group_recovery as recovery
 from pixy.cluster.snapshots import copy_fetching
-from pixy.copies import StagedCopy, directory_swap
+from pixy.copies import StagedCopy, copy_download, directory_swap
 from pixy.multiraft import Driver, driver, hard_states, proposals
 from pixy.multiraft.group_clock import GroupClock
 from pixy.multiraft.group_rest import GroupRest
@@ -27,7 +28,7 @@ from pixy.multiraft.raft_storage import RaftStorage
 from pixy.multiraft.resting_groups import RestingGroups
 from pixy.raft import ConfState, RaftNode, node
 from pixy.raft.raft import Raft
-from pixy.storage import CheckpointStore, Journal, WriterPace
+from pixy.storage import CheckpointStore, Journal, LogWriter, WriterPace
 from pixy.storage.partition.segment import Segment
 from tests.sim.cluster import broken
 from tests.sim.cluster.faults import FaultKind
@@ -248,6 +249,24 @@ RULES: dict[str, Rule[Swarm]] = {
     ),
     "a copy is durable before its applied position": _rule(
         [patch.object(StagedCopy, "_sync", broken.copied_unsynced)], seed=5, focus=_behind
+    ),
+    "the batches of a copy are verified": _rule(
+        [patch.object(copy_download, "check_batch", lambda *_: None)],
+        seed=31,
+        focus=lambda swarm: replace(_behind(swarm), rotten=2),
+    ),
+    "the manifest of a copy is durable before its applied position": _rule(
+        [patch.object(StagedCopy, "_write_manifest", broken.manifest_unsynced)], seed=3, focus=_behind
+    ),
+    "no applied position is that of files which a copy has replaced": _rule(
+        [
+            patch.object(AppliedPositionWriter, "_is_outdated", broken.is_of_no_group),
+            # A copy begins when everything is written.
+            patch.object(LogWriter, "flush", broken.not_flushed),
+            patch.object(LogWriter, "forget", lambda *_: None),
+        ],
+        seed=21,
+        focus=_behind,
     ),
     "the files of a copy have their names for good before the replica goes on": _rule(
         [

@@ -93,6 +93,8 @@ class Swarm:
         own_sizes: those of nodes that have other options than `sizes`, by id.
         quiet_from_s: time from which on the last partition gets no records any more.
         days_off: the node whose wall clock is days off, 0 for none.
+        rotten: nodes on which a segment of the same partition rots at a time, fewer than all. If
+            there are several, segments do so in every run, and no node is lost.
     """
 
     layout: Layout
@@ -106,6 +108,7 @@ class Swarm:
     own_sizes: Mapping[int, Sizes] = field(default_factory=dict)
     quiet_from_s: float = inf
     days_off: int = 0
+    rotten: int = 1
 
     def sizes_of(self, node_id: int) -> Sizes:
         """Options of a node."""
