@@ -341,7 +341,19 @@ class Daemon:
                 start=node.incarnation,
                 topics=len(node.metadata.topics),
             )
+            self._warn_of_lost_directory(name, node)
         self._tell_health()
+
+    def _warn_of_lost_directory(self, name: str, node: Node) -> None:
+        """A node without its directory finds its cluster by nothing but the join list."""
+        config = self._config
+        own = config.advertised.peer or config.peer_addr
+        if len(node.metadata.registered) > 1 and set(config.cluster.join) <= {own}:
+            log.warning(
+                "cluster.join names no other node: started with an empty directory, this node would make "
+                "a cluster of its own",
+                cluster=name,
+            )
 
     def _readiness_changed(self, name: str) -> None:
         """A cluster became ready or unready."""

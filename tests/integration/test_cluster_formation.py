@@ -102,11 +102,17 @@ def test_nodes_join_a_lone_one_and_its_topics_get_replicas_there(moving: Cluster
     replicas = {group.name: len(group.voters) for group in alone.status().groups if group.is_partition}
     assert replicas == {f"{topic}-{at}": 3 for topic in ("before", "after") for at in range(3)}
     before.audit()
-    # A node that others have joined needs no list.
+    # A node that others have joined needs no list, as long as it has its directory.
+    warning = "cluster.join names no other node"
+    set_join_list(alone, [cluster.join[0], cluster.join[1]])
+    alone.restart()
+    cluster.wait_in_sync()
+    assert warning not in alone.log()
     set_join_list(alone, [])
     alone.restart()
     cluster.wait_in_sync()
     assert listens(cluster.join[0])
+    assert warning in alone.log()
 
 
 def listens(address: str) -> bool:
