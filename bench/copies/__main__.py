@@ -57,8 +57,10 @@ _P99_WANTED, _UNPACED_P99_WANTED, _AGAIN_WANTED_PERCENT = 1.5, 3.0, 5
 _MEMORY_WANTED = 64 << 20
 _LOOK_S = 0.1
 _PACE_S = 0.005
-_PACED_TURN_S, _UNPACED_TURN_S, _IDLE_TURN_S, _SETTLE_S = 1.5, 0.3, 1.0, 0.3
-"""Times of a producer beside a copy, without one, and between them."""
+_PACED_TURN_S, _UNPACED_TURN_S, _IDLE_TURN_S, _SETTLE_S = 1.2, 0.3, 0.6, 0.2
+"""Seconds of a producer beside a copy, without one, and between them. A node that is stopped for
+two seconds is silent.
+"""
 _CUT_AT, _CUT_LOOK_S = 0.9, 0.02
 _SECONDS_MAX = 600.0
 _MIB = 1 << 20
