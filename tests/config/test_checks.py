@@ -90,23 +90,24 @@ def problem_of(flags: dict[str, Any], environment: dict[str, str] | None = None)
 
 @pytest.mark.parametrize("address", PUBLIC)
 @pytest.mark.parametrize("tls", [{}, TLS], ids=["plaintext", "TLS of the server alone"])
+@pytest.mark.parametrize(("name", "port"), [("grpc_addr", 19091), ("tcp_addr", 19092)])
 def test_an_address_that_other_machines_reach_is_refused_unless_clients_have_certificates(
-    address: str, tls: dict[str, str]
+    name: str, port: int, address: str, tls: dict[str, str]
 ) -> None:
-    problem = problem_of({"grpc_addr": address, **tls})
-    assert problem.startswith(f"--grpc-addr: grpc_addr {address} can be reached from other machines")
-    for way_out in ("127.0.0.1:19091", "tls.client_ca_path", "insecure: true"):
+    problem = problem_of({name: address, **tls})
+    flag = "--" + name.replace("_", "-")
+    assert problem.startswith(f"{flag}: {name} {address} can be reached from other machines")
+    for way_out in (f"127.0.0.1:{port}", "tls.client_ca_path", "insecure: true"):
         assert way_out in problem
-    assert load_config(None, {}, {"grpc_addr": address, **CLIENT_CERTIFICATES}).warnings == ()
+    assert load_config(None, {}, {name: address, **CLIENT_CERTIFICATES}).warnings == ()
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 @pytest.mark.parametrize("tls", [{}, TLS], ids=["plaintext", "TLS of the server alone"])
-def test_insecure_allows_it_with_one_warning(address: str, tls: dict[str, str]) -> None:
-    (warning,) = load_config(None, {}, {"grpc_addr": address, "insecure": True, **tls}).warnings
-    assert warning.startswith(
-        f"insecure is true: whoever reaches grpc_addr {address} may read, write and delete"
-    )
+@pytest.mark.parametrize("name", ["grpc_addr", "tcp_addr"])
+def test_insecure_allows_it_with_one_warning(name: str, address: str, tls: dict[str, str]) -> None:
+    (warning,) = load_config(None, {}, {name: address, "insecure": True, **tls}).warnings
+    assert warning.startswith(f"insecure is true: whoever reaches {name} {address} may read, write and delete")
     assert ("there is no TLS" in warning) == (not tls)
 
 
