@@ -107,7 +107,9 @@ def test_an_address_that_other_machines_reach_is_refused_unless_clients_have_cer
 @pytest.mark.parametrize("name", ["grpc_addr", "tcp_addr"])
 def test_insecure_allows_it_with_one_warning(name: str, address: str, tls: dict[str, str]) -> None:
     (warning,) = load_config(None, {}, {name: address, "insecure": True, **tls}).warnings
-    assert warning.startswith(f"insecure is true: whoever reaches {name} {address} may read, write and delete")
+    assert warning.startswith(
+        f"insecure is true: whoever reaches {name} {address} may read, write and delete"
+    )
     assert ("there is no TLS" in warning) == (not tls)
 
 

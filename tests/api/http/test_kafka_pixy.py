@@ -15,7 +15,7 @@ from tests.api.quick_polls import QUICK_POLLS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.http_server import ServedHttp, serve_http
 from tests.fakes.steps import count_turns
-from tests.fakes.waiting import until
+from tests.fakes.waiting import settle, until
 from tests.fakes.web import RawAnswer, open_client
 
 TEXT = "Content-Type: text/plain"
@@ -25,6 +25,12 @@ PREFIXES = pytest.mark.parametrize("prefix", ["", "/clusters/first"])
 
 async def produce(served: ServedHttp, body: bytes, query: str = "key=1&sync", *fields: str) -> RawAnswer:
     return await served.client.call("POST", f"/topics/t/messages?{query}", body, TEXT, *fields)
+
+
+async def produce_to(served: ServedHttp, topic: str) -> None:
+    """Create a topic, which a group has read to its end."""
+    await served.client.call("POST", f"/topics/{topic}/messages?sync", b"x", TEXT)
+    await served.client.call("GET", f"/topics/{topic}/messages?group=other")
 
 
 async def consume(served: ServedHttp, query: str = "group=g", prefix: str = "") -> RawAnswer:
@@ -372,6 +378,27 @@ async def test_a_client_that_leaves_gives_its_message_back(served: ServedHttp) -
     assert json.loads((await consume(served)).body)["offset"] == 1
 
 
+async def test_a_message_whose_answer_was_not_written_is_not_acked(served: ServedHttp) -> None:
+    """The answer waits behind a poll of the same connection, whose client goes away."""
+    await produce(served, b"x")
+    await produce_to(served, "empty")
+
+    async def offered() -> bool:
+        counters = await served.proxy.consumers.counters_by_topic()
+        return ("g", "t") in counters and counters["g", "t"].offered == 1
+
+    async with open_client(served.address) as client:
+        client.request("GET", "/topics/empty/messages?group=other")
+        client.request("GET", "/topics/t/messages?group=g")
+        await until(offered)
+        # Whether it is acked is decided by the next iterations of the loop.
+        await settle()
+    await until(lambda: served.server.open_calls == 0)
+    assert (await served.proxy.consumers.counters_by_topic())["g", "t"].acked == 0
+    again = await consume(served, "group=g&noAck")
+    assert (again.status, json.loads(again.body)["value"]) == (200, b64encode(b"x").decode())
+
+
 # --- acks -----------------------------------------------------------------------------------------
 
 
@@ -437,6 +464,24 @@ async def test_offsets_of_a_group(served: ServedHttp, prefix: str) -> None:
         '[\n  {\n    "partition": 0,\n    "begin": 0,\n    "end": 1,\n    "count": 1,\n    "offset": 1,\n    "lag": 0,\n'
         '    "metadata": "\\u003c\\u0026\\u003e €\ufffd"\n'
     )
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream", "nonsense"])
+async def test_offsets_may_have_any_content_type(served: ServedHttp, content_type: str) -> None:
+    await produce(served, b"x")
+    target, body = "/topics/t/offsets?group=g", b'[{"partition": 0, "offset": 1}]'
+    answer = await served.client.call("POST", target, body, f"Content-Type: {content_type}")
+    assert (answer.status, answer.text) == (200, "{}")
+    assert json.loads((await served.client.call("GET", target)).body)[0]["offset"] == 1
+
+
+async def test_offsets_have_a_mebibyte_at_most(served: ServedHttp) -> None:
+    await produce(served, b"x")
+    body = b'[{"partition": 0, "offset": 1, "ignored": "%b"}]'
+    for size, status in ((1 << 20, 200), ((1 << 20) + 1, 413)):
+        text = b"x" * (size - len(body % b""))
+        answer = await served.client.call("POST", "/topics/t/offsets?group=g", body % text)
+        assert answer.status == status
 
 
 async def test_the_oldest_and_the_newest_offset_can_be_set(served: ServedHttp) -> None:
@@ -560,6 +605,17 @@ async def test_consumers_of_a_topic(served: ServedHttp, prefix: str) -> None:
     answer = await served.client.call("GET", f"{prefix}/topics/missing/consumers")
     assert (answer.status, answer.text) == (200, "{}")
     assert json.loads((await served.client.call("GET", "/topics")).body) == ["other", "t"]
+
+
+async def test_consumers_are_sorted_by_the_bytes_of_their_names(fake: ServedHttp) -> None:
+    await produce(fake, b"x")
+    for group in ("b", "a", "B"):
+        for client in ("z", "y", "Z"):
+            await fake.backend.join_consumer_group(group, client, ["t"], lambda _: None)
+    answer = await fake.client.call("GET", "/topics/t/consumers")
+    members = '    "Z": [3],\n    "y": [2],\n    "z": [0,1]'
+    groups = ",\n".join(f'  "{group}": {{\n{members}\n  }}' for group in ("B", "a", "b"))
+    assert answer.text == f"{{\n{groups}\n}}"
 
 
 @PREFIXES
