@@ -6,6 +6,7 @@ time is left out and counted; the others are there.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -210,8 +211,18 @@ class ClusterSamples:
             for name in topics
         )
         chosen = await _largest(weights, self._options.max_topics)
+        if self._node is not None:
+            found["pixy_log_bytes"] = await self._log_bytes(self._node, set(chosen))
         await self._add_partitions(found, [topics[name] for name in chosen], ranges)
         await self._add_positions(found, positions, ranges, set(chosen))
+
+    async def _log_bytes(self, node: Node, topics: set[str]) -> list[Sample]:
+        """Sizes of this node's logs, by topic, and of all other topics together."""
+        sizes: Counter[str] = Counter()
+        async for replica in in_steps(node.partitions):
+            topic = replica.partition.topic
+            sizes[topic if topic in topics else OTHER] += replica.log.segments_bytes
+        return [Sample((self._cluster, topic), size) async for topic, size in in_steps(sizes.items())]
 
     async def _ranges(self, topics: Iterable[TopicDescription]) -> dict[str, Mapping[int, OffsetRange]]:
         """Begin and end of partitions, by topic; topics that do not answer are left out."""

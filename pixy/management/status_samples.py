@@ -1,10 +1,15 @@
 """Samples of the status of an embedded cluster."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from pixy.aio.steps import in_steps
 from pixy.cluster import ClusterStatus, MoveStatus, NodeStatus, RaftGroupStatus
 from pixy.metrics import Sample
+
+_NO_COPIES = dict.fromkeys(
+    ("pixy_moves_copied_bytes", "pixy_moves_size_bytes", "pixy_moves_copied_bytes_per_second"), 0
+)
 
 
 async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, list[Sample]]) -> None:
@@ -18,6 +23,7 @@ async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, l
     behind: Counter[int] = Counter()
     damaged: Counter[int] = Counter()
     learning: Counter[int] = Counter()
+    lag: dict[int, int] = {}
     leaderless = 0
     async for group in in_steps(status.groups):
         led[group.leader] += 1
@@ -25,6 +31,8 @@ async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, l
         behind.update(_behind(group))
         learning.update(group.learners)
         damaged.update(each.node_id for each in group.damaged)
+        for member in group.members:
+            lag[member.node_id] = max(lag.get(member.node_id, 0), member.behind)
     nodes = [node for node in status.nodes if not node.removed]
     found["kafka_brokers"] = [Sample((cluster,), len(nodes))]
     found["pixy_raft_groups"] = [Sample((cluster,), len(status.groups))]
@@ -40,17 +48,31 @@ async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, l
     found["pixy_node_info"] = [
         Sample((cluster, str(node.node_id), node.version, node.rack), 1) for node in nodes
     ]
+    copies = _copies(status.moves)
     for node in nodes:
         labels = (cluster, str(node.node_id))
         numbers = {
             **_of_node(node),
             "pixy_raft_groups_led": led[node.node_id],
             "pixy_raft_learners": learning[node.node_id],
+            "pixy_raft_commit_lag": lag.get(node.node_id, 0),
             "pixy_replicas_behind": behind[node.node_id],
             "pixy_replicas_damaged": damaged[node.node_id],
+            **copies.get(node.node_id, _NO_COPIES),
         }
         for name, number in numbers.items():
             found.setdefault(name, []).append(Sample(labels, number))
+
+
+def _copies(moves: Iterable[MoveStatus]) -> dict[int, dict[str, int]]:
+    """Numbers of all copies that a node fetches for moves, by node."""
+    found: dict[int, dict[str, int]] = {}
+    for move in moves:
+        for node_id, copied, total, rate, _ in move.copies:
+            sums = found.setdefault(node_id, dict(_NO_COPIES))
+            for name, number in zip(_NO_COPIES, (copied, total, rate), strict=True):
+                sums[name] += number
+    return found
 
 
 def _waits(move: MoveStatus) -> bool:
@@ -69,6 +91,9 @@ def _of_node(node: NodeStatus) -> dict[str, float]:
         "pixy_node_clock_offset_seconds": node.clock_offset_ms / 1000,
         "pixy_node_starts": node.incarnation,
         "pixy_node_troubles": len(node.troubles) + bool(node.problem),
+        "pixy_node_draining": int(node.draining),
+        "pixy_node_replicas": node.replicas,
+        "pixy_node_kept_replicas": node.kept,
     }
     if node.heard_s is not None:
         numbers["pixy_node_silent_seconds"] = node.heard_s

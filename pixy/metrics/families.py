@@ -174,6 +174,7 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
             _histogram(
                 "pixy_journal_sync_seconds", "Time to write and sync a flush of the journal", "cluster"
             ),
+            _gauge("pixy_log_bytes", "Size of the segments of a topic's partitions on this node", *_OF_TOPIC),
             _gauge("pixy_unwritten_bytes", "Bytes that are in the journal and not in segments", "cluster"),
             _gauge("pixy_unapplied_bytes", "Bytes of entries that are not applied", "cluster"),
             _gauge("pixy_disk_bytes", "Size of the file system with the data of a node", *_OF_NODE),
@@ -204,11 +205,23 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
             ),
             _gauge("pixy_node_starts", "Number of the newest start of a node", *_OF_NODE),
             _gauge("pixy_node_troubles", "Sentences of a node about what is wrong with itself", *_OF_NODE),
+            _gauge("pixy_node_draining", "1 if a node gives its replicas to others", *_OF_NODE),
+            _gauge("pixy_node_replicas", "Replicas that a node has, or is to have, by all moves", *_OF_NODE),
+            _gauge(
+                "pixy_node_kept_replicas",
+                "Replicas on a drained node that no other node can take",
+                *_OF_NODE,
+            ),
             _gauge("pixy_raft_groups", "Raft groups: state groups and partitions", "cluster"),
             _gauge("pixy_raft_groups_led", "Raft groups that a node leads", *_OF_NODE),
             _gauge("pixy_raft_groups_without_leader", "Raft groups without a leader", "cluster"),
             _gauge("pixy_raft_term", "Highest term of the raft groups", "cluster"),
             _gauge("pixy_raft_learners", "Raft groups in which a node does not vote yet", *_OF_NODE),
+            _gauge(
+                "pixy_raft_commit_lag",
+                "Entries that a node is not known to have, of the raft group in which it lacks most",
+                *_OF_NODE,
+            ),
             _gauge(
                 "pixy_replicas_behind",
                 "Replicas that are behind their leader, or wait for a copy, by node",
@@ -220,6 +233,13 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
             ),
             _gauge("pixy_moves", "Partitions that move to other nodes, by reason", "cluster", "reason"),
             _gauge("pixy_waiting_moves", "Those of them that something keeps from going on", "cluster"),
+            _gauge("pixy_moves_copied_bytes", "Bytes that a node has copied for moves under way", *_OF_NODE),
+            _gauge("pixy_moves_size_bytes", "Bytes that it is to copy for them", *_OF_NODE),
+            _gauge(
+                "pixy_moves_copied_bytes_per_second",
+                "Bytes that it copies in a second, over the last seconds",
+                *_OF_NODE,
+            ),
             _counter(
                 "pixy_raft_leader_changes_total",
                 "Leaders that this node has heard of anew, of all raft groups",

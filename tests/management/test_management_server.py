@@ -209,6 +209,42 @@ async def test_topics_and_groups_beyond_the_limits_are_counted_as_other(tmp_path
         assert "other" in groups
 
 
+async def test_the_size_of_logs_is_that_of_their_files(tmp_path: Path) -> None:
+    """Of the topic with most records, and of all others together; after a start, too."""
+    sizes: dict[str, float] = {}
+
+    def on_disk() -> dict[str, float]:
+        files = [(each.parts, each.stat().st_size) for each in tmp_path.rglob("topics/**/*.log")]
+        large = sum(size for parts, size in files if any("large" in part for part in parts))
+        return {"large": large, "other": sum(size for _, size in files) - large}
+
+    async def are_true(client: WebClient) -> bool:
+        found = await scrape(client)
+        sizes.update(
+            (dict(labels)["topic"], size)
+            for (name, labels), size in found.items()
+            if name == "pixy_log_bytes"
+        )
+        return min(sizes.get("large", 0), sizes.get("other", 0)) > 0 and sizes == on_disk()
+
+    limits = {"management.max_topics": 1}
+    async with (
+        running(tmp_path, **limits) as (_, addresses),
+        open_grpc(addresses["grpc"]) as grpc,
+        open_client(addresses["management"]) as client,
+    ):
+        for topic in ("one", "two", *["large"] * 9):
+            produced = pb.ProdRq(topic=topic, message=b"x" * 1000)
+            await grpc.call("/KafkaPixy/Produce", produced.SerializeToString())
+        # They are written later than produced, and gathered once in two seconds.
+        await until(partial(are_true, client))
+    async with running(tmp_path, **limits) as (_, addresses), open_client(addresses["management"]) as client:
+        before = dict(sizes)
+        sizes.clear()
+        assert await are_true(client)
+        assert sizes == before
+
+
 async def accepts(path: str) -> bool:
     """True if somebody listens at a unix socket."""
     try:

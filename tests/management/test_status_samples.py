@@ -11,7 +11,17 @@ STATUS = ClusterStatus(
     b"c",
     nodes=(
         NodeStatus(1, "a:1", rack="r1", version="0.2.0", incarnation=3, is_self=True, disk=DiskSpace(100, 7)),
-        NodeStatus(2, "b:1", version="0.1.0", incarnation=9, heard_s=1.5, clock_offset_ms=-250),
+        NodeStatus(
+            2,
+            "b:1",
+            version="0.1.0",
+            incarnation=9,
+            heard_s=1.5,
+            clock_offset_ms=-250,
+            draining=True,
+            replicas=5,
+            kept=2,
+        ),
         NodeStatus(
             3, "c:1", incarnation=1, up=False, heard_s=60.0, problem="refused", troubles=("full", "old")
         ),
@@ -39,8 +49,15 @@ STATUS = ClusterStatus(
     cut_links=((1, 2), (1, 3)),
     can_move=True,
     moves=(
-        MoveStatus(9, T0, "replace", (1, 2, 3), (1, 2, 5), copies=(CopyStatus(5, 10, 100),)),
-        MoveStatus(11, T2, "replace", (1, 3), (1, 5), copies=(CopyStatus(5, waits="its disk is full"),)),
+        MoveStatus(9, T0, "replace", (1, 2, 3), (1, 2, 5), copies=(CopyStatus(3, 10, 100, 4),)),
+        MoveStatus(
+            11,
+            T2,
+            "replace",
+            (1, 3),
+            (1, 5),
+            copies=(CopyStatus(3, 5, 7, 1), CopyStatus(2, waits="its disk is full")),
+        ),
         MoveStatus(12, T3, "move", (1, 3), (1, 2), waits="node 2 cannot be reached"),
     ),
 )
@@ -78,6 +95,13 @@ async def test_everything_that_is_a_number_in_a_status_is_a_sample() -> None:
         "pixy_node_silent_seconds": {"2": 1.5, "3": 60.0},
         "pixy_node_clock_offset_seconds": {"1": 0, "2": -0.25, "3": 0},
         "pixy_node_troubles": {"1": 0, "2": 0, "3": 3},
+        "pixy_node_draining": {"1": 0, "2": 1, "3": 0},
+        "pixy_node_replicas": {"1": 0, "2": 5, "3": 0},
+        "pixy_node_kept_replicas": {"1": 0, "2": 2, "3": 0},
+        "pixy_moves_copied_bytes": {"1": 0, "2": 0, "3": 15},
+        "pixy_moves_size_bytes": {"1": 0, "2": 0, "3": 107},
+        "pixy_moves_copied_bytes_per_second": {"1": 0, "2": 0, "3": 5},
+        "pixy_raft_commit_lag": {"1": 2000, "2": 0, "3": 0},
         "pixy_raft_groups_led": {"1": 1, "2": 1, "3": 0},
         "pixy_raft_learners": {"1": 0, "2": 0, "3": 2},
         "pixy_replicas_behind": {"1": 1, "2": 0, "3": 1},

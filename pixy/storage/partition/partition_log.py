@@ -187,6 +187,11 @@ class PartitionLog:
         offset = retained_from(segments, self.begin_offset, self.topic.options, now_ms)
         return max(self.begin_offset, min(offset, self.written_offset))
 
+    @property
+    def segments_bytes(self) -> int:
+        """Bytes of batches in segments, with those that were written lately and are not synced."""
+        return sum(segment.size for segment in self._files.segments)
+
     def has_segments_below(self, log_begin_offset: int) -> bool:
         """True if `drop_segments` would remove a segment."""
         segments = self._files.segments
