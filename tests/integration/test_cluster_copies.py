@@ -3,6 +3,7 @@ what it lacks, and counts again; nothing is lost or doubled.
 """
 
 import os
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import proxy_config
+from tests.integration.ledger import Position
 from tests.integration.loaded import LoadedCluster
 
 pytestmark = pytest.mark.process
@@ -22,9 +24,14 @@ SHORT = proxy_config(
     journal={"file_bytes": "1MiB", "max_unapplied_bytes": "4MiB", "retain_bytes": 0},
     storage={"segment_bytes": "1MiB", "checkpoint_entries": 20},
 )
+RETAINED = {
+    **proxy_config(journal={**SHORT["proxies"]["default"]["journal"], "retain_bytes": "1GiB"}),
+    "management_addr": "127.0.0.1:0",
+}
 LACKS, GOES_ON = "copies them from another one", "was copied, and goes on"
 PARTITIONS = 3
 RECORD_BYTES = 400_000
+FILLED_BYTES = 60_000_000
 UNKNOWN = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
 
 
@@ -118,3 +125,41 @@ def test_a_node_with_damaged_replicas_fetches_them_and_is_one_of_a_majority(clus
     with loaded.produced([source, damaged]):
         pass
     loaded.audit([source, damaged])
+
+
+def copies(node: ClusterNode) -> dict[str, float]:
+    """Copies that a node has sent, fetched and failed to fetch, by the names of their metrics."""
+    with urllib.request.urlopen(f"http://{node.addresses['management']}/metrics") as answer:
+        lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines()]
+    return {name.partition("{")[0]: float(value) for name, value in lines if name.startswith("pixy_copies_")}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_node_that_the_journals_reach_back_to_copies_nothing(tmp_path: Path) -> None:
+    with Cluster(tmp_path, config=RETAINED) as cluster:
+        cluster.start()
+        loaded = LoadedCluster(cluster, partitions=1)
+        source = loaded.leader()
+        away, other = cluster.others(source)
+        first = {node: journal_of(node)[0] for node in cluster.nodes}
+        away.kill()
+        with grpc.insecure_channel(source.address) as channel:
+            stub = KafkaPixyStub(channel)
+            for _ in range(FILLED_BYTES // RECORD_BYTES):
+                # Random bytes: others would be compressed.
+                value = os.urandom(RECORD_BYTES)
+                answer = stub.Produce(pb.ProdRq(topic=loaded.topic, message=value, key_undefined=True))
+                loaded.ledger.sent[value] += 1
+                loaded.ledger.acknowledge(Position(loaded.topic, answer.partition, answer.offset), value)
+        # Many times over what a node without `retain_bytes` keeps.
+        assert all(len(journal_of(node)) > FILLED_BYTES >> 20 for node in (source, other))
+        away.start()
+        cluster.wait_in_sync()
+        loaded.audit([away])
+        assert {node: journal_of(node)[0] for node in cluster.nodes} == first
+        for node in cluster.nodes:
+            found = copies(node)
+            assert {"pixy_copies_sent_total", "pixy_copies_fetched_total"} <= found.keys()
+            assert not any(found.values()), found
+        assert LACKS not in away.log()
