@@ -100,8 +100,15 @@ class Terminal:
             assert is_of_commits, f"{command.line} printed\n{output!r}"
             assert time.monotonic() < until, f"{command.line} printed\n{output!r}"
 
-    def serve(self, command: str, variables: Mapping[str, str]) -> None:
-        """Start a daemon that runs until `close`, and wait until it is ready."""
+    def serve(self, *commands: str, **variables: str) -> None:
+        """Start daemons that run until `close`, and wait until they are ready."""
+        services = [self._start(command, variables) for command in commands]
+        for service in services:
+            assert service.stdout is not None
+            is_ready = any(line.startswith("pixy ready grpc=") for line in service.stdout)
+            assert is_ready, (self._folder / "log").read_text()
+
+    def _start(self, command: str, variables: Mapping[str, str]) -> "subprocess.Popen[str]":
         with (self._folder / "log").open("ab") as log:
             service = subprocess.Popen(
                 ["bash", "-c", f"exec {self.written(command)}"],
@@ -112,9 +119,7 @@ class Terminal:
                 text=True,
             )
         self._services.append(service)
-        assert service.stdout is not None
-        is_ready = any(line.startswith("pixy ready grpc=") for line in service.stdout)
-        assert is_ready, (self._folder / "log").read_text()
+        return service
 
     def close(self) -> None:
         """End the daemons."""
@@ -122,6 +127,12 @@ class Terminal:
             service.terminate()
         for service in self._services:
             service.communicate()
+
+    def run_program(self, program: str) -> None:
+        """Run a program in Python, which must end well."""
+        subprocess.run(
+            [sys.executable, "-c", self.written(program)], cwd=self._folder, check=True, timeout=_SECONDS_MAX
+        )
 
     def _run(self, line: str) -> tuple[int, str]:
         """A file, so that no other process has the command in its arguments."""

@@ -4,10 +4,8 @@ table with the reason.
 """
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from pixy.config import load_config
+from tests.conftest import require
 from tests.integration.conftest import MakeDaemon
 from tests.integration.pages import ROOT, Block, Command, Terminal, blocks_of
 from tests.integration.test_cluster_example import free_port, running
@@ -36,8 +35,10 @@ PAGES = [
     ),
 ]
 SERVES = ("pixy serve", "make run")
+WITH_TLS = ("openssl", "grpc_addr: 10.0.0.1", "$ pixy contexts create billing", "from pathlib")
 OF_CLUSTERS = ("$ pixy cluster status", "$ pixy contexts create three")
 ADDRESS = "127.0.0.1:19091"
+NODES = (1, 2, 3)
 
 WHEEL = "tests/spark/test_wheel.py installs the wheel"
 SPARK = "tests/spark/test_pages.py runs it in a session"
@@ -110,6 +111,12 @@ ROWS: dict[str, list[Row]] = {
     ],
     "docs/operations.md": [
         Row("pixy serve --config", replaced={"/etc/pixy/config.yaml": str(ROOT / "config.yaml")}),
+        Row("openssl req -x509"),
+        Row("openssl req -newkey"),
+        Row("openssl req -newkey"),
+        Row("grpc_addr: 10.0.0.1:19091"),
+        Row("$ pixy contexts create billing"),
+        Row("from pathlib import Path"),
         Row("systemctl stop", {"systemctl": NO_SYSTEMD}, before=("mkdir backup",)),
         Row(
             "pixy offsets set orders",
@@ -147,12 +154,21 @@ class Pages:
         shutil.copy(make_certificate(folder).path, folder / "ca.pem")
         # Starts of further nodes of the next cluster.
         self._joins: list[Command] = []
+        self._tls: TlsPages | None = None
+
+    def close(self) -> None:
+        """End what blocks have started for later ones."""
+        if self._tls is not None:
+            self._tls.close()
 
     def run(self, block: Block, row: Row) -> None:
         """Run a block; the test fails if it is not as the page says."""
         if "" in row.not_run:
             return
-        if block.language == "yaml":
+        if block.first.startswith(WITH_TLS):
+            self._tls = self._tls or TlsPages(self._folder / "tls")
+            self._tls.run(block)
+        elif block.language == "yaml":
             self._load(block)
         elif block.first.startswith(("pixy serve", "pip install", "make run")):
             self._serve(block, row)
@@ -179,10 +195,10 @@ class Pages:
         with self._terminal(replaced, {"PIXY_GRPC_ADDR": "127.0.0.1:0", "PIXY_TCP_ADDR": ""}) as user:
             if "10.0.0." in block.text:
                 first = "pixy serve --peer-addr 10.0.0.1:19094 --join 10.0.0.1:19094"
-                user.serve(first, {"PIXY_DATA_DIR": str(self._folder / "first")})
+                user.serve(first, PIXY_DATA_DIR=str(self._folder / "first"))
             for number, command in enumerate(block.commands()):
                 if command.line.startswith(SERVES):
-                    user.serve(command.line, {"PIXY_DATA_DIR": str(self._folder / f"data-{number}")})
+                    user.serve(command.line, PIXY_DATA_DIR=str(self._folder / f"data-{number}"))
                 else:
                     assert command.line.startswith(tuple(row.not_run)), command.line
 
@@ -195,8 +211,7 @@ class Pages:
             replaced |= {ADDRESS: self._daemon.address, "localhost:19092": self._daemon.addresses["http"]}
         with self._terminal(replaced) as user:
             if block.language == "python":
-                program = user.written(block.text)
-                subprocess.run([sys.executable, "-c", program], cwd=self._folder, check=True, timeout=60)
+                user.run_program(block.text)
                 return
             for line in row.before:
                 user.run(Command(line, ""))
@@ -215,7 +230,7 @@ class Pages:
             variables = {} if has_context else {"PIXY_ADDRESS": f"127.0.0.1:{first}"}
             with self._terminal(replaced, variables) as user:
                 for command in self._joins:
-                    user.serve(command.line, {})
+                    user.serve(command.line)
                 for command in block.commands():
                     user.run(command)
 
@@ -239,10 +254,63 @@ class Pages:
             user.close()
 
 
+class TlsPages:
+    """Runs the blocks that make certificates, and three nodes and clients that use them."""
+
+    def __init__(self, folder: Path) -> None:
+        require("openssl", "apt-get install openssl")
+        self._folder = folder
+        first = free_port()
+        self._ports = {f":1909{port}": f":{first + port}" for port in (1, 2, 4)}
+        self._user = Terminal(folder, {"10.0.0.": "127.0.0.", **self._ports}, {})
+
+    def close(self) -> None:
+        """End the nodes."""
+        self._user.close()
+
+    def run(self, block: Block) -> None:
+        """Run a block; those of the first node are repeated for the others."""
+        if "node1" in block.text:
+            for node in NODES:
+                user = Terminal(self._folder, {"node1": f"node{node}", "10.0.0.1": f"127.0.0.{node}"}, {})
+                for command in block.commands():
+                    user.run(command)
+                own = self._folder / f"node{node}"
+                own.mkdir()
+                for name in ("server.pem", "server.key", "peer.pem", "peer.key"):
+                    (self._folder / name).rename(own / name)
+                for name in ("ca.pem", "peers-ca.pem"):
+                    shutil.copy(self._folder / name, own)
+        elif block.language == "yaml":
+            self._serve(block)
+        elif block.language == "python":
+            self._user.run_program(block.text)
+        else:
+            for command in block.commands():
+                self._user.run(command)
+                if command.line.startswith("curl"):
+                    with pytest.raises(AssertionError, match=r"ended with (35|52|55|56):"):
+                        self._user.run(Command(command.line.partition(" --cert ")[0], ""))
+
+    def _serve(self, block: Block) -> None:
+        commands = []
+        for node in NODES:
+            own = self._folder / f"node{node}"
+            text = block.text.replace("addr: 10.0.0.1", f"addr: 127.0.0.{node}")
+            text = self._user.written(text.replace("/etc/pixy/tls", str(own)))
+            (own / "config.yaml").write_text(f"{text}management_addr: ''\ndata_dir: {own}/data\n")
+            self._user.run(Command(f"pixy config check {own}/config.yaml", ""))
+            commands.append(f"pixy serve --config {own}/config.yaml")
+        self._user.serve(*commands)
+        connection = "--address 10.0.0.1:19091 --tls-ca-path ca.pem --tls-certificate-path billing.pem"
+        status = f"pixy cluster status {connection} --tls-key-path billing.key"
+        self._user.run(Command(f"until {status} | grep 'no problems'; do sleep 0.2; done", ""))
+
+
 @pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize("page", [page for page in PAGES if ROWS[page]])
 def test_the_blocks_of_a_page_do_what_it_says(page: str, tmp_path: Path, make_daemon: MakeDaemon) -> None:
-    pages = Pages(tmp_path, make_daemon)
-    for block, row in zip(blocks_of(page), ROWS[page], strict=True):
-        pages.run(block, row)
+    with closing(Pages(tmp_path, make_daemon)) as pages:
+        for block, row in zip(blocks_of(page), ROWS[page], strict=True):
+            pages.run(block, row)
