@@ -51,13 +51,13 @@ def test_the_programs_of_the_pages_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     programs = Programs(daemon.address, tmp_path, {})
-    programs.run("README.md", "from pyspark.sql")
+    programs.run("README.md", "import os, sys")
     assert capsys.readouterr().out.startswith("1000 Row(value=")
     rows = programs.names["rows"]
     rows.write.format("pixy").option("pixy.address", daemon.address).option("topic", "events").mode(
         "append"
     ).save()
-    programs.run("docs/spark.md", "events = (")
+    programs.run("docs/spark.md", "import os, sys")
     query = programs.names["query"]
     query.processAllAvailable()
     query.stop()

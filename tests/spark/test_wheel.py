@@ -18,6 +18,7 @@ import pytest
 from pixy import __version__
 from pixy.spark import use_java
 from tests.integration.daemon import Daemon
+from tests.integration.pages import blocks_of
 from tests.spark.conftest import ROOT
 from tests.spark.jvm import jvm_options
 from tests.spark.log import Log
@@ -90,13 +91,13 @@ def run(command: list[str], folder: Path, environment: Mapping[str, str] | None 
     return output.read_text()
 
 
-def readme_example(log: Log) -> str:
-    """The README's first Spark example, with another address."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    (code,) = [block for block in blocks if "SparkSession" in block]
+def example(page: str, log: Log, folder: Path) -> str:
+    """The first Spark example of a page, with another address and place for checkpoints."""
+    code = next(block.text for block in blocks_of(page) if "SparkSession" in block.text)
     address = log.options["pixy.address"]
+    code = code.replace('.option("pixy.address", "127.0.0.1:19091")', "").replace("/tmp/c", f"{folder}/c")
     changed, count = re.subn(r'format\("pixy"\)', rf'\g<0>.option("pixy.address", "{address}")', code)
-    assert count == 2, code
+    assert count >= 2, code
     return changed
 
 
@@ -116,26 +117,36 @@ def test_the_command_of_the_wheel_runs(environment: Path, tmp_path: Path) -> Non
     assert run([str(environment / "bin" / "pixy"), "--version"], tmp_path).split()[-1] == __version__
 
 
-def test_spark_finds_the_wheel_and_the_example_of_the_readme_runs(
-    environment: Path, daemon: Daemon, log: Log, tmp_path: Path
+@pytest.mark.parametrize("page", ["README.md", "docs/spark.md"])
+def test_spark_finds_the_wheel_and_the_example_of_a_page_runs(
+    page: str, environment: Path, daemon: Daemon, log: Log, tmp_path: Path
 ) -> None:
+    """Nobody has activated the environment: the `python3` of the PATH is one without pixy."""
     use_java()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
+    found = "import pixy\nimport pyspark_pixy\nprint(pixy.__file__, pyspark_pixy.__file__)\n"
+    end = ""
+    if page == "docs/spark.md":
+        log.create_named("events", 1)
+        log.append("events", 0, [b"%d" % number for number in range(1000)])
+        end = "query.processAllAvailable()\nquery.stop()\n"
     job = tmp_path / "job.py"
-    job.write_text(
-        f"import pixy\nimport pyspark_pixy\nprint(pixy.__file__, pyspark_pixy.__file__)\n{readme_example(log)}"
-    )
+    job.write_text(found + example(page, log, tmp_path) + end)
     printed = run(
         [str(environment / "bin" / "python"), str(job)],
         tmp_path,
         {
-            # as in an activated environment
-            "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_SUBMIT_ARGS": f"--conf spark.ui.enabled=false --driver-java-options '{jvm_options()}' pyspark-shell",
             "SPARK_LOCAL_IP": "127.0.0.1",
         },
     )
-    first, result = printed.splitlines()
+    first, *results = printed.splitlines()
     installed = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
     assert first.split() == [str(installed / "pixy" / "__init__.py"), str(installed / "pyspark_pixy.py")]
-    assert re.fullmatch(r"1000 Row\(value='\d+'\)", result)
-    assert sorted(int(value or b"") for value in log.values("numbers")) == list(range(1000))
+    if page == "README.md":
+        assert re.fullmatch(r"1000 Row\(value='\d+'\)", results[0])
+        assert sorted(int(value or b"") for value in log.values("numbers")) == list(range(1000))
+    else:
+        assert sorted({int(value or b"") for value in log.values("copies")}) == list(range(1000))
