@@ -97,7 +97,7 @@ def unknown_words(command_line: str) -> list[str]:
 
 def command_lines_of(text: str) -> list[str]:
     """The command lines of `pixy` in blocks of code and in code spans, up to a pipe."""
-    blocks = "\n".join(block.group() for block in _FENCE.finditer(text))
+    blocks = "\n".join(block.group() for block in _FENCE.finditer(text)).replace("\\\n", "")
     lines = re.findall(r"(?:^(?:\$ )?|[|] )(pixy [a-z][^|\n]*)", blocks, re.MULTILINE)
     spans = re.findall(r"`(pixy [a-z][^`]*)`", prose_of(text))
     return [line for line in lines + spans if not line.startswith("pixy ready")]

@@ -76,7 +76,7 @@ ROWS: dict[str, list[Row]] = {
         Row("import grpc"),
         Row("make cluster", {"": "its ports are fixed; the next block runs its script on free ones"}),
         Row("$ pixy cluster status"),
-        Row("from pyspark.sql", {"": SPARK}),
+        Row("import os, sys", {"": SPARK}),
         Row("proxies:"),
     ],
     "docs/quickstart.md": [
@@ -106,7 +106,7 @@ ROWS: dict[str, list[Row]] = {
     ],
     "docs/spark.md": [
         Row("pip install", {"": WHEEL}),
-        Row("events = (", {"": SPARK}),
+        Row("import os, sys", {"": SPARK}),
         Row("def write(", {"": SPARK}),
     ],
     "docs/operations.md": [
