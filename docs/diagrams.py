@@ -4,6 +4,8 @@ Colours suit light and dark pages: text is in filled boxes, and lines on the pag
 that both backgrounds show. Text has the font of the page.
 """
 
+import itertools
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -192,8 +194,9 @@ def packages() -> str:
     }
     parts: list[Box | Arrow | Frame] = []
     height, y = 10, 10
-    for name, fill in (("cluster", GREEN), ("consume", VIOLET), ("storage", AMBER), ("raft", BLUE)):
-        rows = [[each.strip() for each in layer.split(":")] for layer in inner[name]]
+    fills = (GREEN, AMBER, VIOLET, BLUE, SLATE)
+    for (name, levels), fill in zip(inner.items(), itertools.cycle(fills), strict=False):
+        rows = [[each.strip() for each in re.split("[:|]", layer)] for layer in levels]
         frame = Frame(10, y, 820, 42 + 34 * len(rows), name)
         parts.append(frame)
         for number, row in enumerate(rows):
@@ -204,7 +207,8 @@ def packages() -> str:
             ]
         y += frame.height + 12
         height = y - 2
-    label = "The parts of the packages cluster, consume, storage and raft; each imports only those below it"
+    names = f"{', '.join([*inner][:-1])} and {[*inner][-1]}"
+    label = f"The parts of the packages {names}; each imports only those below it"
     return _image(840, height, label, parts)
 
 
