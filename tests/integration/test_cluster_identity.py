@@ -3,6 +3,8 @@ twice, a lost disk, a wrong clock.
 """
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from pixy.proto import kafkapixy_pb2
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
 from pixy.storage.journal.journal_format import (
@@ -219,3 +222,61 @@ def test_the_clock_of_a_node_is_an_hour_ahead(cluster: Cluster) -> None:
         producers.wait_answers(cluster.nodes)
         faults.heal()
     assert producers.failed == []
+
+
+def status_of(node: ClusterNode, cluster: str) -> str:
+    """Output of `pixy cluster status`, in one line."""
+    command = ["cluster", "status", "--address", node.address, "--cluster", cluster]
+    done = subprocess.run(
+        [sys.executable, "-m", "pixy", *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    # A cluster of two nodes is never without a problem.
+    assert done.returncode == 1, done
+    return " ".join(done.stdout.split())
+
+
+def test_a_node_is_refused_in_one_of_two_clusters(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2, config={"proxies": {"well": {}, "copied": {}}}) as cluster:
+        cluster.start()
+        one, two = cluster.nodes
+        node_id = cluster.id_of(two)
+        data, copy = two.folder / "data" / "copied", two.folder / "copy"
+        two.stop()
+        shutil.copytree(data, copy)
+        two.start()
+        two.stop()
+        shutil.rmtree(data)
+        copy.rename(data)
+        two.start_nowait()
+        for node in cluster.nodes:
+            wait_for_log(node, f"node {node_id} comes with start 2")
+        always = only_problem(one)
+        lost = f"node {node_id} ({cluster.join[1]}) is not reachable"
+        until_blocking(lambda: lost in status_of(one, "copied"), one.log)
+        refused = status_of(one, "copied")
+        assert f"node {node_id} comes with start 2" in refused
+        assert "older copy" in refused
+        well = status_of(one, "well")
+        assert always in well
+        for word in ("not reachable", "comes with start", "older copy", "refuse", "not ready"):
+            assert word not in well
+        for node in cluster.nodes:
+            message = kafkapixy_pb2.ProdRq(cluster="well", topic="t", message=b"m", key_undefined=True)
+            node.stub().Produce(message, timeout=SECONDS)
+
+
+def only_problem(node: ClusterNode) -> str:
+    """The only problem of the default cluster, once both of its nodes are up."""
+    found: list[str] = []
+
+    def is_well() -> bool:
+        status = node.status()
+        found[:] = status.problems
+        return len(found) == 1 and all(each.up for each in status.nodes)
+
+    until_blocking(is_well, node.log)
+    return found[0]
