@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 _SECONDS_MAX = 60.0
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_ASKED = re.compile(r"Type (\S+) to go on: $")
 _VARYING = (
     (re.compile(r"[^\n]*\r"), ""),  # a line of progress
     (re.compile(r" in [\d.]+ s, \d+/s"), " in T s, R/s"),
@@ -108,12 +110,30 @@ class Terminal:
             assert is_of_commits, f"{command.line} printed\n{output!r}"
             assert time.monotonic() < until, f"{command.line} printed\n{output!r}"
 
+    def run_until(self, line: str, text: str) -> None:
+        """Run a command that does not end by itself, until a line of its output has this text."""
+        with subprocess.Popen(
+            ["bash", "-c", f"exec {self.written(line)}"],
+            cwd=self._folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            watchdog = threading.Timer(_SECONDS_MAX, process.kill)
+            watchdog.start()
+            try:
+                assert process.stdout is not None
+                assert any(text in shown for shown in process.stdout), f"{line} never printed {text}"
+            finally:
+                watchdog.cancel()
+                process.kill()
+
     def serve(self, *commands: str, **variables: str) -> None:
         """Start daemons that run until `close`, and wait until they are ready."""
         services = [self._start(command, variables) for command in commands]
         for service in services:
             assert service.stdout is not None
-            is_ready = any(line.startswith("pixy ready grpc=") for line in service.stdout)
+            is_ready = any("pixy ready grpc=" in line for line in service.stdout)
             assert is_ready, (self._folder / "log").read_text()
 
     def _start(self, command: str, variables: Mapping[str, str]) -> "subprocess.Popen[str]":
@@ -165,7 +185,7 @@ class Terminal:
 
 
 def _read(terminal: int) -> Iterator[str]:
-    """The output of a terminal; questions are answered with y."""
+    """The output of a terminal; questions are answered with y, or the word that they want."""
     until = time.monotonic() + _SECONDS_MAX
     with suppress(OSError):  # the end of a terminal
         while select.select([terminal], [], [], max(until - time.monotonic(), 0))[0]:
@@ -175,6 +195,8 @@ def _read(terminal: int) -> Iterator[str]:
             yield part
             if part.endswith("[y/N] "):
                 os.write(terminal, b"y\n")
+            elif asked := _ASKED.search(part):
+                os.write(terminal, f"{asked[1]}\n".encode())
 
 
 def _masked(output: str) -> str:

@@ -3,6 +3,7 @@ shown, programs run, and files are configurations. A block or command that no te
 table with the reason.
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,10 +15,13 @@ import pytest
 
 from pixy.config import load_config
 from tests.conftest import require
+from tests.fakes.waiting import until_blocking
 from tests.integration.conftest import MakeDaemon
+from tests.integration.daemon import Daemon
 from tests.integration.pages import ROOT, Block, Command, Terminal, blocks_of
-from tests.integration.test_cluster_example import free_port, running
+from tests.integration.test_cluster_example import free_port, is_alive, running
 from tests.judges.daemons import make_certificate
+from tests.judges.toolbox import grpcurl
 
 PAGES = [
     "README.md",
@@ -34,7 +38,7 @@ PAGES = [
         )
     ),
 ]
-SERVES = ("pixy serve", "make run")
+SERVES = ("pixy serve", "make run", "make cluster")
 WITH_TLS = ("openssl", "grpc_addr: 10.0.0.1", "$ pixy contexts create billing", "from pathlib")
 OF_CLUSTERS = ("$ pixy cluster status", "$ pixy contexts create three")
 ADDRESS = "127.0.0.1:19091"
@@ -44,7 +48,7 @@ WHEEL = "tests/spark/test_wheel.py installs the wheel"
 SPARK = "tests/spark/test_pages.py runs it in a session"
 NO_TOOL = "not a tool of this project; tests/judges has clients in other languages, and reflection"
 NO_SYSTEMD = "there is no systemd"
-NO_SSH = "there are no other machines"
+NO_SSH = "there are no other machines; test_cluster_rolling_restart.py restarts three nodes in this way"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ ROWS: dict[str, list[Row]] = {
         ),
         Row("$ pixy produce greetings"),
         Row("import grpc"),
-        Row("make cluster", {"": "its ports are fixed; the next block runs its script on free ones"}),
+        Row("make cluster"),
         Row("$ pixy cluster status"),
         Row("import os, sys", {"": SPARK}),
         Row("proxies:"),
@@ -82,13 +86,10 @@ ROWS: dict[str, list[Row]] = {
     "docs/quickstart.md": [
         Row("$ pixy produce greetings"),
         Row("$ seq 1 1000", {"pixy top": "it is live; tests/cli/test_top.py runs it"}),
-        Row(
-            "$ pixy contexts create",
-            {"pixy topics list": "node1 to node3 are nowhere"},
-        ),
+        Row("$ pixy contexts create prod"),
         Row("protos=", {"protoc": NO_TOOL}),
         Row("import grpc"),
-        Row("grpcurl", {"": NO_TOOL}),
+        Row("grpcurl", {"": "the test of grpcurl runs it, where it can be built"}),
         Row("$ pixy topics create"),
         Row("env PIXY_CLUSTER__SECRET_FILE="),
         Row("$ pixy contexts create three"),
@@ -96,13 +97,13 @@ ROWS: dict[str, list[Row]] = {
     "docs/http.md": [
         Row('$ curl "localhost'),
         Row("$ curl localhost:19092/v1"),
-        Row("curl -N", {"": "it runs until it is ended; tests/api/http/v1 has streams"}),
+        Row("curl -N", before=('curl localhost:19092/v1/topics/orders/records --json \'{"value": "3"}\'',)),
     ],
     "docs/cluster.md": [
         Row("peer_addr:"),
         Row("pixy serve --peer-addr"),
         Row("for host in", {"": NO_SSH}),
-        Row("systemctl stop", {"": "tests/cli/test_recover.py has a cluster that has lost its majority"}),
+        Row("systemctl stop", {"systemctl": NO_SYSTEMD}),
     ],
     "docs/spark.md": [
         Row("pip install", {"": WHEEL}),
@@ -150,6 +151,7 @@ class Pages:
 
     def __init__(self, folder: Path, make_daemon: MakeDaemon) -> None:
         self._folder = folder
+        self._make_daemon = make_daemon
         self._daemon = make_daemon({"tcp_addr": "127.0.0.1:0"})
         shutil.copy(make_certificate(folder).path, folder / "ca.pem")
         # Starts of further nodes of the next cluster.
@@ -170,12 +172,16 @@ class Pages:
             self._tls.run(block)
         elif block.language == "yaml":
             self._load(block)
-        elif block.first.startswith(("pixy serve", "pip install", "make run")):
+        elif block.first.startswith((*SERVES, "pip install")):
             self._serve(block, row)
         elif block.first.startswith("env PIXY_CLUSTER__SECRET_FILE="):
             self._joins = block.commands()
         elif block.first.startswith(OF_CLUSTERS):
             self._command_cluster(block)
+        elif block.first.startswith("$ pixy contexts create prod"):
+            self._use_context(block)
+        elif "pixy cluster recover" in block.text:
+            self._recover(block, row)
         elif block.first.startswith("systemctl stop"):
             self._back_up(block, row)
         else:
@@ -192,6 +198,8 @@ class Pages:
     def _serve(self, block: Block, row: Row) -> None:
         """Daemons on free ports of loopback; of those of three machines the first runs already."""
         replaced = {**row.replaced, "10.0.0.": "127.0.0.", "19094": str(free_port())}
+        arguments = f"ARGS='--port {free_port()} --folder {self._folder}/three'"
+        replaced |= {"make cluster": f"make --no-print-directory -C {ROOT} cluster {arguments}"}
         with self._terminal(replaced, {"PIXY_GRPC_ADDR": "127.0.0.1:0", "PIXY_TCP_ADDR": ""}) as user:
             if "10.0.0." in block.text:
                 first = "pixy serve --peer-addr 10.0.0.1:19094 --join 10.0.0.1:19094"
@@ -216,7 +224,9 @@ class Pages:
             for line in row.before:
                 user.run(Command(line, ""))
             for command in block.commands():
-                if not command.line.startswith(tuple(row.not_run)):
+                if command.line.startswith("curl -N"):
+                    user.run_until(command.line, '"value":"3"')
+                elif not command.line.startswith(tuple(row.not_run)):
                     user.run(command)
 
     def _command_cluster(self, block: Block) -> None:
@@ -233,6 +243,33 @@ class Pages:
                     user.serve(command.line)
                 for command in block.commands():
                     user.run(command)
+
+    def _use_context(self, block: Block) -> None:
+        """Of three nodes the first is away."""
+        paths = (str(self._folder / name) for name in ("certificate.pem", "key.pem"))
+        tls = dict(zip(("certificate_path", "key_path"), paths, strict=True))
+        daemon = self._make_daemon({"tls": tls})
+        daemon.start()
+        replaced = {"node1,node2,node3": f"127.0.0.1:1,{daemon.address}"}
+        with self._terminal(replaced, {}) as user:
+            for command in block.commands():
+                user.run(command)
+        daemon.stop()
+
+    def _recover(self, block: Block, row: Row) -> None:
+        """The first node of three goes on alone, and then serves."""
+        with running(self._folder / "lost") as (_, nodes):
+            pass
+        until_blocking(lambda: not any(map(is_alive, nodes)), lambda: "a node outlives its script")
+        data = str(self._folder / "lost" / "cluster-1")
+        address = f"127.0.0.1:{free_port()}"
+        with self._terminal({"/var/lib/pixy": data}, {"PIXY_ADDRESS": address}) as user:
+            for command in block.commands():
+                if not command.line.startswith(tuple(row.not_run)):
+                    user.run(command)
+            others = "--tcp-addr '' --management-addr ''"
+            user.serve(f"pixy serve --data-dir {data} --grpc-addr {address} {others}")
+            user.run(Command("pixy cluster status | tail -1", "no problems\n"))
 
     def _back_up(self, block: Block, row: Row) -> None:
         self._daemon.start()
@@ -314,3 +351,13 @@ def test_the_blocks_of_a_page_do_what_it_says(page: str, tmp_path: Path, make_da
     with closing(Pages(tmp_path, make_daemon)) as pages:
         for block, row in zip(blocks_of(page), ROWS[page], strict=True):
             pages.run(block, row)
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_grpcurl_calls_a_daemon_as_the_quickstart_says(tmp_path: Path, daemon: Daemon) -> None:
+    path = f"{grpcurl()}{os.pathsep}{os.environ['PATH']}"
+    (block,) = [each for each in blocks_of("docs/quickstart.md") if each.first.startswith("grpcurl")]
+    with closing(Terminal(tmp_path, {ADDRESS: daemon.address}, {"PATH": path})) as user:
+        for command in block.commands():
+            user.run(command)

@@ -2,13 +2,14 @@
 
     judges-go      h2spec, gRPC's interoperability client, a client of kafkapixy.proto on grpc-go
     judges-java    a client of kafkapixy.proto on grpc-java
+    grpcurl        for the lines of the quickstart
     worker-go, worker-typescript
                    workers of the folder `examples`, built as their sources say
 
-Sources and pinned versions are in the folders `go` and `java`, and in `examples`; stubs are
-generated from kafkapixy.proto during the build. A build happens in a temporary folder next to its
-destination, under a lock, and is moved there when complete; changed sources trigger a rebuild. A
-test whose tools are missing is skipped with a hint how to install them, or fails if
+Sources and pinned versions are in the folders `go`, `grpcurl` and `java`, and in `examples`;
+stubs are generated from kafkapixy.proto during the build. A build happens in a temporary folder
+next to its destination, under a lock, and is moved there when complete; changed sources trigger a
+rebuild. A test whose tools are missing is skipped with a hint how to install them, or fails if
 PIXY_REQUIRE_ALL=1 is set in the environment.
 """
 
@@ -49,6 +50,19 @@ def go_judge(name: str) -> str:
     """Path of a program: h2spec, interop or kafkapixy."""
     go = require("go", _HOW_TO_GET_GO)
     return str(_built("judges-go", _HERE / "go", lambda folder: _build_go(go, folder)) / "bin" / name)
+
+
+def grpcurl() -> Path:
+    """Folder with the program grpcurl."""
+    go = require("go", _HOW_TO_GET_GO)
+    return (
+        _built(
+            "grpcurl",
+            _HERE / "grpcurl",
+            lambda folder: _run([go, "install", "tool"], folder, {"GOBIN": str(folder / "bin")}),
+        )
+        / "bin"
+    )
 
 
 def java_judge() -> list[str]:
