@@ -59,13 +59,13 @@ class ClusterSamples:
     Args:
         parts: the cluster.
         options: how many series there may be.
-        patience_s: longest wait for the answers to a part; Prometheus waits ten seconds for all.
+        timeout_s: longest wait for the answers to a part; Prometheus waits ten seconds for all.
     """
 
-    def __init__(self, parts: ClusterParts, options: ManagementConfig, patience_s: float = 5.0) -> None:
+    def __init__(self, parts: ClusterParts, options: ManagementConfig, timeout_s: float = 5.0) -> None:
         self._cluster, self._proxy, self._backend, self._node, self._has_recovered, self._is_ready = parts
         self._options = options
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._produced = TopCounts[str](options.max_topics, 2)
         self._consumed = TopCounts[Pair](options.max_groups, 5)
         self._gathered: Samples = {}
@@ -134,7 +134,7 @@ class ClusterSamples:
     async def _part(self, gather: Callable[[Samples], Awaitable[None]], found: Samples) -> None:
         part: Samples = {}
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 await gather(part)
         except (PixyError, TimeoutError) as error:
             self._failures += 1

@@ -98,7 +98,7 @@ class AppliedElsewhere:
         group: RaftGroup,
         nodes: Iterable[int],
         is_enough: Callable[[AbstractSet[int]], bool],
-        patience_s: float,
+        timeout_s: float,
         *,
         gives_up: bool,
     ) -> AbstractSet[int]:
@@ -108,7 +108,7 @@ class AppliedElsewhere:
             nodes: those to ask; this one is not asked. Nodes of an older release count as if they
                 had answered.
             is_enough: true if the wait may end without the answers of these nodes.
-            patience_s: longest wait.
+            timeout_s: longest wait.
             gives_up: True if nodes that cannot be reached are not waited for.
 
         Returns:
@@ -119,7 +119,7 @@ class AppliedElsewhere:
         if self._calls is None or not silent:
             return set()
         self._driver.tell_commit(group)
-        until = self._loop.time() + patience_s
+        until = self._loop.time() + timeout_s
         request = AppliedRequest(raft_group=group.raft_group, index=group.applied_index).SerializeToString()
         asking = {
             self._loop.create_task(self._ask(self._calls, each, request, gives_up=gives_up)): each
