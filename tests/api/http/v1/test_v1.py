@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 from structlog.testing import capture_logs
 
 from pixy.api.http.v1 import openapi_document
@@ -418,6 +419,15 @@ async def test_the_description_is_served_and_every_route_is_in_it(served: Served
     routes = {(route.method, route.pattern) for route in router.routes if route.pattern.startswith("/v1/")}
     assert routes - {("GET", "/v1/openapi.json")} == described
     parse_head(b"GET /v1/openapi.json HTTP/1.1\r\nHost: h\r\n\r\n")
+
+
+def test_the_description_is_openapi_3_1_for_a_validator_of_others() -> None:
+    document = openapi_document()
+    assert [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
+    # It reads all of it: a reference without a target, deep in it, is an error.
+    answers = document["paths"]["/v1/topics/{topic}/peek"]["get"]["responses"]
+    answers["200"]["content"]["application/json"]["schema"] = {"type": "nonsense"}
+    assert list(OpenAPIV31SpecValidator(document).iter_errors())
 
 
 async def test_a_client_that_is_generated_from_the_description_works(served: ServedHttp) -> None:
