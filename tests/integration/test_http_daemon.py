@@ -7,8 +7,9 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -143,12 +144,8 @@ def test_offers_and_acks_at_any_node(tmp_path: Path) -> None:
             query = f"group=g&partition={place[0]}&offset={place[1]}"
             assert curl("-X", "POST", f"{addresses[(number + 1) % 3]}/topics/t/acks?{query}") == "{}"
         assert seen == sent
-
-        def is_acked() -> bool:
-            offsets = json.loads(curl(f"{addresses[2]}/topics/t/offsets?group=g"))
-            return all(of["lag"] == 0 or of["offset"] == of["end"] for of in offsets if of["count"])
-
-        until_blocking(is_acked)
+        until_blocking(partial(is_acked, addresses[2], "t"))
+        check_v1(addresses)
         metrics = curl(f"{cluster[1].addresses['management']}/metrics")
         ids = {str(node_id) for node_id, node in cluster.ids().items() if node is not cluster[1]}
         for name in ("sent_bytes", "received_bytes", "sent_frames", "received_frames"):
@@ -157,6 +154,39 @@ def test_offers_and_acks_at_any_node(tmp_path: Path) -> None:
             )
             assert set(counted) == ids
         assert "\npixy_snapshots_fetched_total" in metrics
+
+
+def is_acked(address: str, topic: str) -> bool:
+    """True if group `g` has acked all of a topic."""
+    offsets = json.loads(curl(f"{address}/topics/{topic}/offsets?group=g"))
+    return all(of["lag"] == 0 or of["offset"] == of["end"] for of in offsets if of["count"])
+
+
+def check_v1(addresses: Sequence[str]) -> None:
+    """Produce and consume over `/v1` at each node, and ack at the next one."""
+    sent: list[tuple[int, int]] = []
+    seen: list[tuple[int, int]] = []
+    for at, address in enumerate(addresses):
+        records = json.dumps([{"key": f"{at}.{number}", "value": "x"} for number in range(4)])
+        produced = json.loads(curl(f"{address}/v1/topics/v/records", "--json", records))
+        sent += [(each["partition"], each["offset"]) for each in produced["records"]]
+
+    def takes_some(at: int) -> bool:
+        query = "group=g&max_records=4&wait_ms=1000"
+        consumed = json.loads(curl(f"{addresses[at]}/v1/topics/v/records?{query}"))
+        places = [{name: each[name] for name in ("partition", "offset")} for each in consumed["records"]]
+        if places:
+            acks = f"{addresses[(at + 1) % 3]}/v1/topics/v/acks?group=g"
+            assert json.loads(curl(acks, "--json", json.dumps(places)))["acked"] == len(places)
+        seen.extend((each["partition"], each["offset"]) for each in places)
+        return bool(places)
+
+    for at in range(3):
+        until_blocking(partial(takes_some, at))
+    while len(seen) < len(sent):
+        until_blocking(partial(takes_some, 0))
+    assert sorted(seen) == sorted(sent)
+    until_blocking(partial(is_acked, addresses[0], "v"))
 
 
 def message_of(target: str) -> str:
