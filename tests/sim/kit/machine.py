@@ -9,6 +9,8 @@ from tests.sim.kit.lives import Life
 from tests.sim.kit.scene import Scene
 from tests.sim.worker import SimulatedWorker
 
+_POWER = 0.7
+"""Share of the ends in a call on the disk at which the machine loses its power."""
 _DELAYS_S = (0.0, 0.0002, 0.001, 0.001, 0.005)
 
 
@@ -36,6 +38,8 @@ class AnyMachine:
         lives: number of processes so far.
         slow_s: largest additional delay of its disk.
         stopping: the process is being stopped.
+        power: probability that the machine loses its power when its process ends in a call on the
+            disk.
         retired: never started again by itself.
         fails_reads: reads of its disk may have failed: its log may begin behind what it could read.
     """
@@ -50,6 +54,7 @@ class AnyMachine:
         self.lives = 0
         self.slow_s = 0.0
         self.stopping = False
+        self.power = _POWER
         self.retired = False
         self.fails_reads = False
         self._loses_power = False
@@ -142,7 +147,7 @@ class AnyMachine:
         """The process ends in the middle of a call on the disk."""
         if self.life is not None:
             self._scene.note(f"{self.number} ends in a call on the disk")
-            self._release(power=self._rng.random() < 0.7)
+            self._release(power=self._rng.random() < self.power)
 
     def _release(self, *, power: bool) -> None:
         life = self.life
