@@ -76,7 +76,9 @@ def aimed(
             own_sizes={},
             habits=replace(swarm.habits, **({"quiet_s": 0.0} | (habits or {}))),
             faults=dict.fromkeys(kinds, 1),
-            consuming=replace(swarm.consuming, **({"clients": 0, "rests": 0.0} | (consuming or {}))),
+            consuming=replace(
+                swarm.consuming, **({"clients": 0, "rests": 0.0, "shows_s": 0.0} | (consuming or {}))
+            ),
             **(
                 {
                     "faults_count": 9 if kinds else 0,

@@ -10,6 +10,7 @@ from pixy.cluster.log.recovery import RecoveredNode
 from pixy.consume import Consumers
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
+from pixy.proxy import Proxy
 from pixy.storage.disk.identity import read_identity
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import Operation, SimulatedDisk
@@ -25,11 +26,12 @@ class DaemonProcess(MachineProcess, Protocol):
 
     Attributes:
         node: its node.
-        backend, consumers: take the requests of clients.
+        backend, proxy, consumers: take the requests of clients.
     """
 
     node: Node
     backend: EmbeddedBackend
+    proxy: Proxy
     consumers: Consumers
 
 

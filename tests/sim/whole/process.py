@@ -8,9 +8,9 @@ from random import Random
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, NodeOptions
 from pixy.cluster.log.cluster_options import ClusterOptions
-from pixy.consume import Consumers, Timers
-from pixy.errors import UnknownTopic
+from pixy.config import ProxyConfig
 from pixy.peers import Address, PeerOptions, Peers
+from pixy.proxy import Proxy
 from tests.sim.kit.lives import Life
 from tests.sim.kit.scene import Scene
 from tests.sim.whole.machine import Machine
@@ -64,14 +64,16 @@ class WholeProcess:
             self.node.time.resume(machine.noted_ms)
         self._drain_s = swarm.consuming.drain_s
         self.backend = EmbeddedBackend(self.node, drain_s=self._drain_s)
-        self.consumers = Consumers(
+        self.proxy = Proxy(
+            _CLUSTER,
+            ProxyConfig(auto_create_topics=False, consumer=swarm.consuming.options),
             self.backend,
-            swarm.consuming.options,
-            f"{machine.host}, process {life.number}",
-            Timers(machine.clock),
-            on_missing=lambda topic, fail: fail(UnknownTopic(f"unknown topic {topic}")),
+            client_id=f"{machine.host}, process {life.number}",
+            clock=machine.clock,
+            rng=rng,
             on_fault=scene.fail,
         )
+        self.consumers = self.proxy._consumers
 
     async def start(self) -> None:
         await self._peers.start()

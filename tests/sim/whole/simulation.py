@@ -99,6 +99,7 @@ class Simulation(Run[Swarm]):
         cluster.clients.start()
         cluster.group_clients.start()
         cluster.sinks.start()
+        cluster.shown_offsets.start()
         self._keeper()
         if swarm.faults_from_s:
             await self._ready()

@@ -105,6 +105,7 @@ class Consuming:
         sets: share of the calls that set offsets.
         rests: probability that a client that has records of all topics asks for nothing until its
             subscriptions may end, and acks all of them at once then.
+        shows_s: mean time between two requests for the offsets that are shown, 0 for none.
         drain_s: time for acks at an orderly stop, and of partitions that go.
         options: of every node.
     """
@@ -120,6 +121,7 @@ class Consuming:
     forgets: float = 0.0
     sets: float = 0.0
     rests: float = 0.0
+    shows_s: float = 0.0
     drain_s: float = 1.0
     options: ConsumerConfig = field(default_factory=ConsumerConfig)
 
@@ -226,6 +228,7 @@ _DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS, FaultKind.JUMP, *_MOVES)
 partitions in the seeds of `moving` only.
 """
 _MORE_FAULTS = 8
+_SHOWING, _SHOWS_S = 0.1, 0.1
 
 _KINDS = {
     "append": 45,
@@ -279,7 +282,9 @@ def draw_swarm(rng: Random) -> Swarm:
     starts = {FaultKind.CRASH_STARTS: FaultKind.CRASH_STARTS.weight} if rng.random() < 0.06 else {}
     rests = 0.2 if rng.random() < 0.06 else 0.0
     swarm = replace(swarm, faults=swarm.faults | starts, consuming=replace(swarm.consuming, rests=rests))
-    return quiet(swarm) if rng.random() < 0.06 else swarm
+    swarm = quiet(swarm) if rng.random() < 0.06 else swarm
+    shows_s = _SHOWS_S if rng.random() < _SHOWING else 0.0
+    return replace(swarm, consuming=replace(swarm.consuming, shows_s=shows_s))
 
 
 def still(swarm: Swarm) -> Swarm:

@@ -18,6 +18,7 @@ class Process:
 
     node: Any = None
     backend: Any = None
+    proxy: Any = None
     consumers: Any = None
 
     def __init__(self, machine: Machine) -> None:

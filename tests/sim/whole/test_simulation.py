@@ -17,6 +17,7 @@ from tests.sim.kit.seeds import failure_of, run_seed
 from tests.sim.outcome import run_twice
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.rules import RULES
+from tests.sim.whole.shown_offsets import SHOWN, SHOWN_FIRST
 from tests.sim.whole.simulation import Simulation
 from tests.sim.whole.swarm import moving, still
 
@@ -81,6 +82,8 @@ LEAST = {
     "members put out for their silence": 1,
     "offsets committed": 500,
     "offsets set": 10,
+    SHOWN: 200,
+    SHOWN_FIRST: 30,
     "orderly stops": 10,
     "partitions that moved": 200,
     "publications": 100,
