@@ -13,7 +13,7 @@ batches.
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
@@ -229,16 +229,25 @@ class Log:
             InvalidTopic: no topic may have that name.
             CorruptData, Unavailable: as the backend raises them.
         """
+        # By topic. A partition that nobody asks for may be one that has no leader.
+        asked: dict[str, set[int]] = {}
         async for query in in_steps(queries):
-            check_topic_name(query.partition.topic)
+            topic, number = query.partition
+            check_topic_name(topic)
+            if isinstance(query.at, OffsetPosition):
+                asked.setdefault(topic, set()).add(number)
         ranges: dict[str, Mapping[int, OffsetRange]] = {}
         address = client_address(peer)
-        return [await self._offset(query, address, ranges) async for query in in_steps(queries)]
+        return [await self._offset(query, address, asked, ranges) async for query in in_steps(queries)]
 
     async def _offset(
-        self, query: OffsetQuery, address: str, ranges: dict[str, Mapping[int, OffsetRange]]
+        self,
+        query: OffsetQuery,
+        address: str,
+        asked: Mapping[str, Collection[int]],
+        ranges: dict[str, Mapping[int, OffsetRange]],
     ) -> int | None:
-        """One offset. `ranges` caches the ranges of topics."""
+        """One offset. `ranges` caches the ranges of the partitions that are asked for."""
         topic, number = query.partition
         try:
             if not isinstance(query.at, OffsetPosition):
@@ -246,7 +255,7 @@ class Log:
                     found = await self._backend.offset_for_timestamp(query.partition, query.at)
                 return -1 if found is None else found
             if topic not in ranges:
-                ranges[topic] = await self._backend.offset_ranges(topic)
+                ranges[topic] = await self._backend.offset_ranges(topic, asked[topic])
         except (UnknownTopic, UnknownPartition):
             return None
         except CorruptData as error:

@@ -4,14 +4,14 @@ over.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pixy.backend import BATCH_MEMORY_BYTES, TopicPartition
+from pixy.backend import BATCH_MEMORY_BYTES, OffsetRange, TopicPartition
 from pixy.backend.protocol import AppendDone
 from pixy.check_turns import SteppedCheck
 from pixy.config import ProducerConfig, ProxyConfig
@@ -29,6 +29,7 @@ from pixy.errors import (
 )
 from pixy.proxy import (
     Appended,
+    OffsetPosition,
     OffsetQuery,
     PartitionBatches,
     Range,
@@ -611,6 +612,26 @@ async def test_searches_for_a_timestamp_take_turns_by_address(monkeypatch: pytes
     for asked in (first, second, other):
         assert await asked == [-1, -1]
     assert sorted(searches) == [1, 1, 3, 3, 4, 4]
+
+
+async def test_the_ends_of_a_partition_need_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, backend = await make()
+    ranges = backend.offset_ranges
+
+    async def without_a_leader(
+        topic: str, partitions: Collection[int] | None = None
+    ) -> Mapping[int, OffsetRange]:
+        if partitions is None or 1 in partitions:
+            raise Unavailable("no leader of partition 1")
+        return await ranges(topic, partitions)
+
+    monkeypatch.setattr(backend, "offset_ranges", without_a_leader)
+    assert (await log.append([PartitionBatches(T0, BATCH)], []))[0].error is None
+    t0, t1 = T0, TopicPartition("t", 1)
+    ends = [OffsetQuery(t0, OffsetPosition.EARLIEST), OffsetQuery(t0, OffsetPosition.LATEST)]
+    assert await log.list_offsets(ends) == [0, 1]
+    with pytest.raises(Unavailable):
+        await log.list_offsets([*ends, OffsetQuery(t1, OffsetPosition.LATEST)])
 
 
 async def test_what_is_checked_at_once_waits_for_no_room_of_the_checks_of_its_own_address() -> None:

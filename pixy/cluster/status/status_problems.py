@@ -35,12 +35,19 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
     if status.under_replicated:
         yield (
             f"{counted('topic', status.under_replicated)} {'has' if len(status.under_replicated) == 1 else 'have'} fewer "
-            "replicas than `replication` asks for: made when the cluster had fewer nodes, or nodes have left since"
-            f"{_RAISED if status.can_move else ''}"
+            f"replicas than `replication` asks for: {_why_fewer(status)}"
         )
     yield from _different_limits(status)
     if sum(not node.removed for node in status.nodes) == 2:
         yield "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes"
+
+
+def _why_fewer(status: ClusterStatus) -> str:
+    why = "made when the cluster had fewer nodes, or nodes have left since"
+    drained = [str(node.node_id) for node in status.nodes if node.draining and not node.removed]
+    if drained:
+        why += f"; {counted('node', drained)} {'is' if len(drained) == 1 else 'are'} drained and gets none"
+    return f"{why}{_RAISED}" if status.can_move else why
 
 
 def _node_problems(node: NodeStatus) -> Iterator[str]:

@@ -130,6 +130,9 @@ def test_topics_with_too_few_replicas_are_named() -> None:
     assert problems(replace(WELL, under_replicated=("a",))) == (
         "topic a has fewer replicas than `replication` asks for: made when the cluster had fewer nodes, or nodes have left since",
     )
+    drained = replace(WELL.nodes[2], draining=True)
+    (problem,) = problems(replace(WELL, nodes=(*WELL.nodes[:2], drained), under_replicated=("a",)))
+    assert problem.endswith("or nodes have left since; node 3 is drained and gets none")
     (problem,) = problems(replace(WELL, under_replicated=("a", "b", "c", "d")))
     assert problem.startswith("topics a, b, c and d have fewer replicas")
 
