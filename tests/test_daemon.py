@@ -30,8 +30,10 @@ from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.records import NewRecord, build_batch
 from pixy.staging import PieceBatches, StageCall, StageName
-from tests.fakes.grpc_client import messages_in, open_client
+from tests.fakes.grpc_client import messages_in, open_client, prefixed
 from tests.fakes.waiting import settle, until
+from tests.fakes.web import open_client as open_http
+from tests.management.test_management_server import running
 from tests.sim.loop import VirtualLoop
 
 
@@ -42,6 +44,68 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     await daemon.start()
     yield daemon
     await daemon._drain_and_stop()
+
+
+SHARED = {"tcp_addr": "127.0.0.1:0", "client_share_percent": 100}
+
+
+async def test_both_apis_share_connections(tmp_path: Path) -> None:
+    flags = {**SHARED, "grpc.max_connections": 2}
+    async with (
+        running(tmp_path, **flags) as (_, addresses),
+        open_client(addresses["grpc"]) as over_grpc,
+        open_http(addresses["http"]) as http,
+    ):
+        assert (await over_grpc.call("/KafkaPixy/ListTopics", b"")).status == 0
+        assert (await http.call("GET", "/_ping")).status == 200
+        for name in ("grpc", "http"):
+            async with open_http(addresses[name]) as third:
+                assert await third.closed() == b""
+
+
+async def test_both_apis_share_open_calls(tmp_path: Path) -> None:
+    flags = {**SHARED, "grpc.max_calls": 1, "proxy.consumer.long_polling_timeout": "60s"}
+    target, method = "/topics/t/messages?group=g", "/KafkaPixy/ConsumeNAck"
+    poll = pb.ConsNAckRq(topic="t", group="g", auto_ack=True).SerializeToString()
+    async with (
+        running(tmp_path, **flags) as (daemon, addresses),
+        open_client(addresses["grpc"]) as over_grpc,
+        open_http(addresses["http"]) as http,
+    ):
+        server = daemon._server
+        assert server is not None
+        produced = pb.ProdRq(topic="t", message=b"x").SerializeToString()
+        assert (await over_grpc.call("/KafkaPixy/Produce", produced)).status == 0
+        assert (await http.call("GET", target)).status == 200
+        waiting = over_grpc.request(method, poll)
+        await until(lambda: server.open_calls == 1)
+        answer = await http.call("GET", target)
+        assert (answer.status, "grpc.max_calls" in answer.text) == (429, True)
+        over_grpc.reset(waiting)
+        await until(lambda: server.open_calls == 0)
+        http.request("GET", target)
+        await until(lambda: server.open_calls == 1)
+        assert (await over_grpc.call(method, poll)).status == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+
+
+async def test_both_apis_share_memory(tmp_path: Path) -> None:
+    """Incomplete requests of both count in one sum, which `grpc.buffer_bytes` limits."""
+    body = b"x" * 60_000
+    async with (
+        running(tmp_path, **SHARED, **{"grpc.buffer_bytes": "77MiB"}) as (daemon, addresses),
+        open_client(addresses["grpc"]) as over_grpc,
+        open_http(addresses["http"]) as http,
+    ):
+        assert daemon._server is not None
+        assert daemon._server.options.buffer_bytes == 77 << 20
+        memory = daemon._server.memory
+        http.request("POST", "/topics/t/messages", None, "Content-Type: text/plain", "Content-Length: 60001")
+        http.send(body)
+        await until(lambda: memory.total >= len(body))
+        assert memory.total < 2 * len(body)
+        stream = over_grpc.begin("/KafkaPixy/Produce")
+        await over_grpc.upload(stream, prefixed(body + b"x")[:-1], end=False)
+        await until(lambda: memory.total >= 2 * len(body))
 
 
 async def test_a_fault_ends_the_wait_with_its_reason(daemon: Daemon) -> None:
