@@ -401,8 +401,9 @@ class Watches:
                 self._scene.counts["entries committed"] += 1
             if entry.type and entry.index > watch.group.storage.conf_index:
                 after = configuration_after(states[-1], [decode_conf_change(entry)])
-                self._check_newcomers(watch, history, {*after.voters}.difference(states[-1].voters))
                 if entry.index not in history.replaced:
+                    # Later, where a node lags behind, the newcomer may have left again.
+                    self._check_newcomers(watch, history, {*after.voters}.difference(states[-1].voters))
                     history.replaced[entry.index], history.newest = states[-1], after
                 states.append(after)
 
