@@ -239,12 +239,8 @@ class Accumulators:
             or (not sync and len(accumulator.records) >= _TOGETHER_MAX)
         ):
             accumulator = topic.choose(key)
-        silent = accumulator.silent
-        if silent is None and not accumulator.records and topic.is_leaderless(accumulator):
-            self._silent.begin(accumulator)
-            silent = accumulator.silent
-        if silent is not None:
-            self._silent.check(accumulator, size)
+        if accumulator.silent is not None or not accumulator.records:
+            self._check_leader(topic, accumulator, size)
         packed_bytes = size + RECORD_OVERHEAD_BYTES
         if headers:
             packed_bytes += (HEADER_OVERHEAD_BYTES - HEADER_MEMORY_BYTES) * len(headers)
@@ -350,6 +346,13 @@ class Accumulators:
             accumulator = self._look_at(description).choose(key)
             if accumulator.silent is not None:
                 self._silent.check(accumulator, size)
+
+    def _check_leader(self, topic: TopicAccumulators, accumulator: PartitionAccumulator, size: int) -> None:
+        """Check that there is room for a record, if its partition does not answer."""
+        if accumulator.silent is None and topic.is_leaderless(accumulator):
+            self._silent.begin(accumulator)
+        if accumulator.silent is not None:
+            self._silent.check(accumulator, size)
 
     def _give_up(self, waiting: _Waiting) -> None:
         if waiting in self._waiting:

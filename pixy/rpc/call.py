@@ -385,13 +385,13 @@ class UnaryCall(Call):
     def received_whole(self, source: bytes, begin: int, end: int) -> None:
         """As `received`, for a request that came with its head.
 
-        Fast path: one message, not compressed.
+        Fast path: one message, not compressed, that needs no check.
         """
-        size = end - begin - PREFIX_BYTES
+        size, method = end - begin - PREFIX_BYTES, self.head.method
         if size >= 0:
             flag, length = unpack_prefix(source, begin)
-            if not flag and length == size <= self._connection.message_bytes_max:
-                self._run(source[begin + PREFIX_BYTES : end])
+            if not flag and length == size < method.checked_bytes_min:  # type: ignore[union-attr]  # it has one
+                self._run_checked(method, source[begin + PREFIX_BYTES : end])  # type: ignore[arg-type]
                 return
         self.received(source, begin, end, ended=True, windowed=False)
 
@@ -433,15 +433,26 @@ class UnaryCall(Call):
             self._run(result)
 
     def _run(self, body: bytes | bytearray) -> None:
-        """Run the handler."""
-        method = self.head.method
-        assert method is not None
+        """Check the request, and run the handler."""
+        method, memory = self.method, 0
         try:
             if len(body) >= method.checked_bytes_min:
                 memory = method.check(body)
-                if memory > SMALL_REQUEST_BYTES and method.is_weighed:
-                    self._work = self._connection.spawn(self._answer_in_turn(body, memory), method.name)
-                    return
+        except DecodeError:
+            self._abort(NOT_A_MESSAGE)
+        except GrpcError as error:
+            self._abort(error)
+        except Exception as bug:
+            self.fail(bug)
+        else:
+            if memory > SMALL_REQUEST_BYTES and method.is_weighed:
+                self._work = self._connection.spawn(self._answer_in_turn(body, memory), method.name)
+            else:
+                self._run_checked(method, body)
+
+    def _run_checked(self, method: Method, body: bytes | bytearray) -> None:
+        """Run the handler."""
+        try:
             request = method.parse(body)
         except DecodeError:
             self._abort(NOT_A_MESSAGE)

@@ -1,7 +1,7 @@
 """State that the gRPC connections of a server share: methods, limits, deadlines, uploads."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pixy.aio.address_quota import AddressQuota, AddressSemaphore
 from pixy.client_address import share_of
@@ -69,7 +69,11 @@ class CallEnvironment:
         self.limits = environment.limits
         self.tasks = environment.tasks
         self.note = environment.note
-        self.methods = methods
+        larger = options.message_bytes_max + 1
+        self.methods = {
+            path: replace(method, checked_bytes_min=min(method.checked_bytes_min, larger))
+            for path, method in methods.items()
+        }
         self.options = options
         self.intercept = intercept
         self.strangers = LimitLog("a client does not speak gRPC", "reason")

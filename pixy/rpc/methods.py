@@ -131,7 +131,7 @@ class Method:
         name: as in the path, without the leading slash.
         parse: the request as the handler takes it, from its bytes.
         check: of the fields of a request; needless if it has less than `checked_bytes_min`, and
-            then its memory is small.
+            then its memory is small, and no server refuses its size.
         is_weighed: requests that are not small wait until there is memory for them parsed.
         client_streams, server_streams: any number of requests or responses, rather than one.
         counts: of its calls.
