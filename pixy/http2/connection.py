@@ -56,6 +56,7 @@ class Http2Connection:
         "_sender",
         "_streams",
         "maybe_respond",
+        "maybe_respond_all",
         "respond",
     )
 
@@ -73,6 +74,7 @@ class Http2Connection:
         # Send a complete response: see `Sender`. Bound here because every request calls them.
         self.respond = self._sender.respond
         self.maybe_respond = self._sender.maybe_respond
+        self.maybe_respond_all = self._sender.maybe_respond_all
 
     # --- state ------------------------------------------------------------------------------------
 

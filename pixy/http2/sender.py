@@ -18,6 +18,7 @@ bytes between constants.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum, auto
 
 from pixy.http2.errors import ErrorCode
@@ -172,6 +173,40 @@ class Sender:
             )
             return True
         return False
+
+    def maybe_respond_all(
+        self, stream_ids: Sequence[int], template: ResponseTemplate, bodies: Sequence[bytes]
+    ) -> int:
+        """Send complete responses as `maybe_respond` does, up to the first that it would not send.
+
+        Returns:
+            How many were SENT.
+        """
+        open_streams, output, largest = self._open, self.output, self._fast_max
+        room = before = min(self._send_window, self.send_capacity)
+        headers_start, headers_to_data, trailers_start, trailers = (
+            template.headers_start,
+            template.headers_to_data,
+            template.trailers_start,
+            template.trailers,
+        )
+        begun = len(output)
+        for stream_id, body in zip(stream_ids, bodies, strict=True):
+            size = len(body)
+            if size > largest or size > room or open_streams.get(stream_id) is not UNANSWERED:
+                break
+            del open_streams[stream_id]
+            room -= size
+            output.append(
+                stream_id.to_bytes(4, "big").join(
+                    (headers_start, headers_to_data(size), body + trailers_start, trailers)
+                )
+            )
+        sent = len(output) - begun
+        self._send_window -= before - room
+        self.send_capacity -= before - room
+        self.frames += sent
+        return sent
 
     def respond(self, stream_id: int, template: ResponseTemplate, body: bytes) -> Delivery:
         """Send a complete response.

@@ -559,19 +559,32 @@ def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:
     `UnaryCall.answer_packed` does.
     """
     apart = 0
+    # Those of one connection come one after the other.
+    connection = calls[0]._connection
+    stream_ids: list[int] = []
+    answers: list[bytes] = []
     for call, body in zip(calls, bodies, strict=True):
         if not call.running or call._additions is not None or call.compress:
             apart += 1
             call.answer_packed(body)
             continue
         call.running = False
-        connection = call._connection
-        try:
-            connection.respond(call.stream_id, _OK, body, None)
-        except Exception as bug:
-            connection.broken(bug)
+        if call._connection is not connection:
+            _respond_all(connection, stream_ids, answers)
+            connection, stream_ids, answers = call._connection, [], []
+        stream_ids.append(call.stream_id)
+        answers.append(body)
+    _respond_all(connection, stream_ids, answers)
     if len(calls) > apart:
         _count(calls, len(calls) - apart)
+
+
+def _respond_all(connection: CallHost, stream_ids: list[int], bodies: list[bytes]) -> None:
+    try:
+        if stream_ids:
+            connection.respond_all(stream_ids, _OK, bodies)
+    except Exception as bug:
+        connection.broken(bug)
 
 
 def _count(calls: Sequence[UnaryCall], answered: int) -> None:

@@ -5,7 +5,7 @@ work done in the connection's share of the event loop. It knows no other call.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from pixy.aio.byte_semaphore import ByteSemaphore
@@ -62,6 +62,11 @@ class CallHost(Protocol):
         self, stream_id: int, template: ResponseTemplate, body: bytes, receipt: Receipt | None
     ) -> None:
         """End a call with its whole answer. The fast path of `forget` and `answered` in one."""
+
+    def respond_all(
+        self, stream_ids: Sequence[int], template: ResponseTemplate, bodies: Sequence[bytes]
+    ) -> None:
+        """End calls as `respond` does, without receipts."""
 
     def answered(self, stream_id: int, delivery: Delivery, receipt: Receipt | None) -> None:
         """Take the receipt of an answer that was given to the core, and schedule its write."""

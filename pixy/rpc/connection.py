@@ -194,6 +194,27 @@ class GrpcConnection:
             if receipt is not None:
                 self.receipts.add(receipt)
             return
+        self._respond_slowly(stream_id, template, body, receipt)
+
+    def respond_all(
+        self, stream_ids: Sequence[int], template: ResponseTemplate, bodies: Sequence[bytes]
+    ) -> None:
+        """See `CallHost`."""
+        for stream_id in stream_ids:
+            del self._calls[stream_id]
+        self._client.open -= len(stream_ids)
+        if self._held:
+            for stream_id in self._held.keys() & stream_ids:
+                self.incomplete.release(stream_id)
+        if not self.link.touched:
+            self.link.touch()
+        at = self.core.maybe_respond_all(stream_ids, template, bodies)
+        for stream_id, body in zip(stream_ids[at:], bodies[at:], strict=True):
+            self._respond_slowly(stream_id, template, body, None)
+
+    def _respond_slowly(
+        self, stream_id: int, template: ResponseTemplate, body: bytes, receipt: Receipt | None
+    ) -> None:
         if len(body) > self.core.send_capacity:
             self.make_room(len(body))
         self.answered(stream_id, self.core.respond(stream_id, template, body), receipt)

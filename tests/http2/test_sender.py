@@ -327,3 +327,29 @@ def test_requests_answered_late_are_not_lost() -> None:
     events = [event for stream_id in (1, 3) for event in peer.send(peer.request(stream_id, b"body"))]
     assert [event.stream_id for event in events if isinstance(event, RequestReceived)] == [1, 3]
     assert peer.connection.running == 2
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 10, 100, 16_384, 16_385]), min_size=1, max_size=8),
+    window=st.sampled_from([0, 50, 65_535]),
+    gone=st.sets(st.integers(0, 7)),
+)
+def test_responses_together_are_those_one_by_one_up_to_the_first_that_waits(
+    sizes: list[int], window: int, gone: set[int]
+) -> None:
+    one_by_one, together = (
+        peer_with_requests(len(sizes), Options(output_bytes=20_000), INITIAL_WINDOW_SIZE=window)
+        for _ in range(2)
+    )
+    stream_ids = [2 * at + 1 for at in range(len(sizes))]
+    for at in gone.intersection(range(len(sizes))):
+        for peer in (one_by_one, together):
+            peer.connection.reset(stream_ids[at], ErrorCode.CANCEL)
+    sent = 0
+    while sent < len(sizes) and one_by_one.connection.maybe_respond(stream_ids[sent], OK, bytes(sizes[sent])):
+        sent += 1
+    answers = [bytes(size) for size in sizes]
+    assert together.connection.maybe_respond_all(stream_ids, OK, answers) == sent
+    for seen in ("send_capacity", "running", "queued_bytes"):
+        assert getattr(together.connection, seen) == getattr(one_by_one.connection, seen), seen
+    assert together.frames() == one_by_one.frames()

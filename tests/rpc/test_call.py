@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from pixy.rpc import GrpcError, GrpcOptions, Status
+from pixy.rpc import GrpcError, GrpcOptions, Status, answer_all, pack_message
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import Answer, RawClient, messages_in, open_client, prefixed
+from tests.fakes.waiting import until
 from tests.serving.support import NotedReceipt
 
 UNARY, TASK = "/test.Echo/Unary", "/test.Echo/Task"
@@ -259,3 +260,32 @@ async def test_an_answer_of_the_wrong_class_of_metadata_is_the_handlers_error(ec
         call.answer(BytesValue(value=b"x"))
         assert echoed(await client.answer(1)) == b"x"
         assert call.peer.startswith("127.0.0.1:")
+
+
+async def test_calls_that_are_answered_together_may_be_of_any_connections_and_differ() -> None:
+    async with (
+        open_echo() as echo,
+        open_client(echo.address, window=100) as one,
+        open_client(echo.address) as two,
+    ):
+        asked = [one.request(UNARY, value(b"hold")) for _ in range(3)]
+        await until(lambda: len(echo.echo.held) == 3)
+        others = [two.request(UNARY, value(b"hold")) for _ in range(3)]
+        await until(lambda: len(echo.echo.held) == 6)
+        one.reset(asked[1])
+        await until(lambda: echo.server.open_calls == 5)
+        calls = [call for call, _ in echo.echo.held]
+        calls[3].add_trailing_metadata("x-a", "b")
+        order = [0, 3, 1, 4, 2, 5]
+        contents = [bytes([at]) * (200 if at == 2 else 10) for at in order]
+        answer_all([calls[at] for at in order], [pack_message(value(each)) for each in contents])
+        for at, content in zip(order, contents, strict=True):
+            if at == 1:
+                continue
+            client, stream_id = (one, asked[at]) if at < 3 else (two, others[at - 3])
+            if at == 2:
+                one.open_window(stream_id, 1000)
+            answer = await client.answer(stream_id)
+            assert echoed(answer) == content
+            assert (answer.trailers.get("x-a") == "b") is (at == 3)
+        assert echo.server.open_calls == 0
