@@ -37,8 +37,8 @@ FOUND = "storage/journal/recovery.py:_make_durable sync"
 FIRST = [(operation, _PHASES[operation % 2]) for operation in range(1, 13)]
 """The operations until a node takes requests, and the first ones behind them."""
 LATER = [(operation, "before") for operation in (16, 25, 40, 60, 90)]
-READY = 300
-"""More operations than a node does until it is ready."""
+READY = 201
+"""More operations than most nodes do until they are ready. Later, too few of them crash."""
 AT_ONCE = 20
 
 
