@@ -24,6 +24,7 @@ def test_an_unsafe_character_becomes_an_escape_that_python_reads_back(character:
     )
 
 
+@pytest.mark.slow
 def test_no_control_character_of_unicode_is_left() -> None:
     every = "".join(map(chr, range(0x11_0000)))
     assert {unicodedata.category(each) for each in escape(every)}.isdisjoint({"Cc", "Zl", "Zp", "Cs"})

@@ -194,6 +194,7 @@ def unavailable(_: object) -> pb.ConsRs:
     raise Refused(grpc.StatusCode.UNAVAILABLE, "the daemon is stopping")
 
 
+@pytest.mark.slow
 def test_consume_goes_on_when_the_daemon_is_back(pixy: FakePixy, run: Run) -> None:
     def answer(request: pb.ConsNAckRq) -> pb.ConsRs:
         calls = len(pixy.consuming)

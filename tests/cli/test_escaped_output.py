@@ -37,6 +37,7 @@ def assert_one_safe_line(text: str) -> str:
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(4), ids=["key", "value", "header name", "header value"])
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_peek_shows_a_message_on_one_line(pixy: FakePixy, run: Run, place: int, options: list[str]) -> None:

@@ -63,6 +63,7 @@ def was_set(pixy: FakePixy) -> dict[str, list[tuple[int, int]]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "expected"),
     [

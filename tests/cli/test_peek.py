@@ -90,6 +90,7 @@ def test_follow_continues_after_the_end_of_each_partition(pixy: FakePixy, run: R
     assert result.stderr == "pixy: foo/0 was deleted\n"
 
 
+@pytest.mark.slow
 def test_follow_goes_on_where_it_was_when_the_daemon_is_back(pixy: FakePixy, run: Run) -> None:
     def fetch(request: pb.FetchRequest) -> pb.FetchResponse:
         (wanted,) = request.ranges
@@ -112,6 +113,7 @@ def test_follow_goes_on_where_it_was_when_the_daemon_is_back(pixy: FakePixy, run
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "shown"),
     [

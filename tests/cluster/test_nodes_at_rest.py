@@ -49,6 +49,7 @@ async def check_appends(*nodes: ClusterNode) -> None:
             assert await node.values(partition=each) == expected
 
 
+@pytest.mark.slow
 def test_partitions_at_rest_cost_neither_messages_nor_ticks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ FILES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o644, 0o602, 0o666])
 def test_a_file_with_a_secret_that_others_can_open_gives_a_warning(

@@ -95,6 +95,7 @@ def test_the_directory_of_a_cluster_is_no_directory_of_data(tmp_path: Path) -> N
     assert f"set data_dir to the directory above, {tmp_path}" in fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("authority", "warnings"), [("ours", 0), ("theirs", 1)])
 def test_a_certificate_of_another_authority_than_that_of_the_peers_is_told(
     folder: Path, tmp_path: Path, authority: str, warnings: int

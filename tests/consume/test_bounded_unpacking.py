@@ -149,6 +149,7 @@ def small_batch(kind: str) -> bytes:
     return bytes(build_batch([NewRecord(None, bytes(size), (), 1)], COMPRESSION["zstd"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["headers", "mean", "largest"])
 async def test_small_batches_have_a_bound_too(make_world: MakeWorld, kind: str) -> None:
     world = make_world(max_unpacked_bytes=4 << 20, subscription_timeout=1000.0, max_pending_messages=1)

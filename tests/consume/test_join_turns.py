@@ -3,6 +3,8 @@
 import asyncio
 from typing import NamedTuple
 
+import pytest
+
 from pixy.backend import TopicPartition
 from tests.consume.conftest import MakeWorld
 from tests.fakes.waiting import settle, until
@@ -17,6 +19,7 @@ class Peer(NamedTuple):
 HOSTILE, HONEST = Peer("10.0.0.1:1"), Peer("10.0.0.2:1")
 
 
+@pytest.mark.slow
 async def test_new_groups_join_in_turns_and_other_clients_wait_for_few_of_them(make_world: MakeWorld) -> None:
     world = make_world(client_share_percent=50)
     world.log().append(b"a")

@@ -47,6 +47,7 @@ async def test_last_acks_of_several_topics_of_a_group_are_committed(make_nodes: 
         assert world.committed(topic=topic) == OffsetCommit(1)
 
 
+@pytest.mark.slow
 async def test_a_subscription_that_ends_during_a_commit_that_fails_is_left_after_the_next_one(
     make_nodes: MakeNodes,
 ) -> None:

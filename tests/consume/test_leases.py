@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from pixy.backend import Lease, OffsetCommit
 from pixy.errors import LongPollTimeout, Unavailable
 from tests.consume.conftest import MakeNodes, MakeWorld
@@ -13,6 +15,7 @@ def lease_of(world: World) -> Lease:
     return world.backend.groups.members["g"].lease
 
 
+@pytest.mark.slow
 async def test_without_a_lease_nothing_is_handed_out(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b", b"c")

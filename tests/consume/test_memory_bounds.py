@@ -33,6 +33,7 @@ def bound(request: pytest.FixtureRequest) -> Bound:
     return found
 
 
+@pytest.mark.slow
 async def test_a_partition_beside_one_that_always_has_records_has_its_turn(
     make_world: MakeWorld, bound: Bound
 ) -> None:

@@ -216,6 +216,7 @@ def test_a_release_gives_everything_back_wherever_the_batch_is(place: str) -> No
     bound.fill(Partition())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_max", [1, 25, 60])
 def test_everybody_has_a_turn_in_bounded_time_whatever_the_others_do(bytes_max: int) -> None:
     chooser = random.Random(7)

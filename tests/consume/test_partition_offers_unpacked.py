@@ -154,6 +154,7 @@ GARBAGE = as_stored(raw_batch([b"\x80" * 60], count=3), 1)
 HALF = as_stored(raw_batch([raw_record(0, b"good"), BROKEN_RECORD, raw_record(2, b"good too")]), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "delivered", "passed"),
     [(GARBAGE, [], (1, 4)), (HALF, [1, 3], (2, 3)), (as_stored(bomb(), 1), [], (1, 2))],

@@ -304,6 +304,7 @@ class Outcomes:
         return [self._outcomes[at] for at in range(self._count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_subscribed", [False, True])
 async def test_acks_of_a_partition_travel_together_and_each_has_its_own_outcome(
     make_nodes: MakeNodes, is_subscribed: bool
@@ -526,6 +527,7 @@ async def test_an_ack_that_is_cancelled_as_its_turn_comes_passes_the_turn_on(
     assert [quota.acquired for quota in passed.turns._quotas.values()] == [0, 0, 0]
 
 
+@pytest.mark.slow
 async def test_the_outcomes_of_a_bounded_number_of_partitions_are_known() -> None:
     turns = Passed().turns
     for number in range(10_002):

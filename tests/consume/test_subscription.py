@@ -326,6 +326,7 @@ async def test_waiting_acks_are_bounded(make_world: MakeWorld) -> None:
     assert isinstance((await world.consume(ack=(0, 0))).errors[0], TooManyRequests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_lease", [False, True])
 async def test_acks_that_wait_look_again_when_there_is_a_change_and_not_each_by_itself(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, has_lease: bool

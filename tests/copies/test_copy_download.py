@@ -25,6 +25,7 @@ def taken(download: CopyDownload, answer: FetchCopyResponse, bytes_max: int = 1 
     return download.take(answer, answer.data, bytes_max)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CUTS, min_size=1, max_size=3), st.integers(0, len(LOG) - 1), st.integers(0, 1 << 32))
 def test_every_batch_comes_once_from_whatever_sources(cuts: list[list[int]], first: int, seed: int) -> None:

@@ -25,6 +25,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_cuts_of_the_transport_change_nothing(name: str) -> None:
     sent = STREAMS[name]
@@ -68,6 +69,7 @@ def test_what_smuggles_requests_is_refused_and_ends_the_connection(name: str) ->
     assert core.take_output(1000) == b"0,refused"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -91,6 +93,7 @@ def test_limits_of_a_request(sent: bytes, status: int) -> None:
     assert core.buffered_bytes <= 20
 
 
+@pytest.mark.slow
 def test_chunks_may_be_small_but_not_all_of_them() -> None:
     small = b"1\r\nx\r\n"
     seen = feed(connection(body_bytes_max=1 << 20), [CHUNKED + small * 10_000 + b"0\r\n\r\n"])

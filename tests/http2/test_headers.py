@@ -98,6 +98,7 @@ def test_requests_that_break_a_rule_are_malformed(fields: list[Field]) -> None:
     assert (caught.value.stream_id, caught.value.code) == (7, ErrorCode.PROTOCOL_ERROR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("byte", range(256))
 def test_each_byte_is_either_allowed_or_rejected_in_names_and_values(byte: int) -> None:
     """RFC 9110 §5.6.2 and §5.5, RFC 9113 §8.2.1."""

@@ -232,6 +232,7 @@ EVENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS)
 async def test_whatever_wakes_a_node_wakes_all(
     network: DriverNetwork, event: Callable[[DriverNetwork], None]
@@ -254,6 +255,7 @@ async def test_whatever_wakes_a_node_wakes_all(
     assert at_rest(network) == [1, 2, 3], "and afterwards it rests again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS)
 async def test_what_wakes_a_node_wakes_all_although_its_message_is_lost(
     network: DriverNetwork, event: Callable[[DriverNetwork], None]

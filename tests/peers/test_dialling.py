@@ -71,6 +71,7 @@ def test_a_peer_that_comes_back_after_long_is_dialled_when_it_dials() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_two_peers_that_lose_each_others_connections_at_once_pause() -> None:
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes

@@ -243,6 +243,7 @@ async def test_handshakes_that_do_not_go_on_give_way_to_new_ones() -> None:
         await (await stack.enter_async_context(raw_peer(node))).open()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [REFUSED, NOT_YET, CLOSING, 77])
 async def test_what_a_stranger_says_is_a_bounded_number_of_short_lines(kind: int) -> None:
     async with one_node() as node:

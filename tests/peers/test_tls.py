@@ -182,6 +182,7 @@ def test_half_open_handshakes_are_bounded_in_number_and_by_address(
     run(new_loop, scenario)
 
 
+@pytest.mark.slow
 def test_a_peer_that_trusts_another_authority_refuses(folder: Path) -> None:
     async def scenario() -> None:
         networks = [network_of(folder, "one"), network_of(folder, "two", "theirs")]

@@ -104,6 +104,7 @@ def messages(term: int) -> list[Message]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", NODES)
 def test_both_ways_end_in_the_same_state_with_the_same_answers(make: Callable[[], RaftNode]) -> None:
     taken = 0

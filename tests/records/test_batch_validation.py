@@ -292,6 +292,7 @@ def test_a_record_alone_in_its_batch_is_as_large_as_a_batch(
         check_new_batches(of(101_000), limits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_compressed_records_may_be_four_times_a_batch(codec: int) -> None:
     limits = BatchLimits(2_000_000)

@@ -40,6 +40,7 @@ def test_other_records_are_left_to_the_codec(batch: bytearray) -> None:
     assert uniform_timestamp_delta(batch, count) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [64, 70, 200, 8200])
 def test_whatever_is_changed_is_recognized_only_if_the_codec_agrees(count: int) -> None:
     chooser = random.Random(count)

@@ -161,6 +161,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [200, 16_000, 100_000])
 @pytest.mark.parametrize("unit", [*OTHERS.values(), *LONG.values()], ids=[*OTHERS, *LONG])
 def test_fields_of_elements_are_counted_too(unit: bytes, size: int) -> None:
@@ -181,6 +182,7 @@ def test_a_request_with_the_largest_fields_of_all_elements_is_allowed() -> None:
     SET_OFFSETS.check(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [*OTHERS.values(), *LONG.values()], ids=[*OTHERS, *LONG])
 @pytest.mark.parametrize("is_inside", [False, True])
 def test_the_scan_takes_as_long_whatever_the_fields_are(unit: bytes, is_inside: bool) -> None:
@@ -209,6 +211,7 @@ def test_the_scan_ends_at_the_maximum() -> None:
     assert Counted.read < 5 * MAXIMUM
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([*ELEMENTS.values(), *OTHERS.values()]), max_size=30), st.data())
 @settings(max_examples=200)
 def test_what_protobuf_refuses_is_left_to_it(fields: list[bytes], draw: st.DataObject) -> None:
@@ -220,6 +223,7 @@ def test_what_protobuf_refuses_is_left_to_it(fields: list[bytes], draw: st.DataO
     APPEND.check(bytes(body))
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=40))
 @settings(max_examples=500)
 def test_no_encoding_hides_elements(unit: bytes) -> None:

@@ -125,6 +125,7 @@ async def test_a_connection_that_does_not_say_enough_in_time_is_the_first_protoc
         assert echo.server.connections == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [b"", b"ech"])
 async def test_an_undecided_connection_does_not_delay_the_end_of_a_server(begin: bytes) -> None:
     async with opened() as (echo, _), connect(echo) as (reader, writer):
@@ -205,6 +206,7 @@ async def test_busy_connections_of_all_protocols_share_one_scheduler() -> None:
             link.connection_lost(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drain", ["announced", "stopped"])
 async def test_a_drain_tells_connections_of_all_protocols(drain: str) -> None:
     async with (
@@ -230,6 +232,7 @@ async def test_a_drain_tells_connections_of_all_protocols(drain: str) -> None:
             await stopping
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [b"echo x\n", b"hold\n"])
 async def test_a_grace_that_is_over_ends_connections_of_all_protocols(begin: bytes) -> None:
     async with opened() as (echo, lines), connect(echo) as (_, writer):

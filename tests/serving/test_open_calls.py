@@ -118,6 +118,7 @@ def opened(calls: OpenCalls, client: ClientCalls) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 255, 256, 257, 1000])
 @pytest.mark.parametrize("share_percent", [1, 50, 100])
 def test_what_is_granted_to_one_client_in_advance_is_there_for_others(limit: int, share_percent: int) -> None:

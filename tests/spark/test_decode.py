@@ -134,6 +134,7 @@ def test_batches_are_decompressed_some_at_a_time() -> None:
     assert decoded_rows(b"".join(batches)) == expected_rows(batches)
 
 
+@pytest.mark.slow
 def test_the_append_time_takes_precedence_over_that_of_the_record() -> None:
     batch = bytearray(batch_at(0, [NewRecord(None, b"v", (), NOW), NewRecord(None, b"w", (), NOW + 5)]))
     batch[22] |= 0x08

@@ -297,6 +297,7 @@ def test_without_an_applied_position_and_without_entries_segments_are_corruption
     assert model.names() == ["00000000000000000000.log"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synced", range(1, 9))
 def test_batches_behind_the_applied_position_are_cut_and_can_be_replayed(tmp_path: Path, synced: int) -> None:
     model = Model(tmp_path, 3 * ONE)

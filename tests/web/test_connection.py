@@ -131,6 +131,7 @@ async def test_an_answer_to_a_client_that_is_gone_by_then_is_undelivered() -> No
         assert receipt.said == ["undelivered"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMUGGLING)
 async def test_what_smuggles_requests_ends_the_connection(name: str) -> None:
     async with open_web() as web, open_client(web.address) as client:
@@ -266,6 +267,7 @@ async def test_an_idle_connection_is_closed() -> None:
         assert await client.closed() == b""
 
 
+@pytest.mark.slow
 async def test_a_drain_ends_connections_behind_their_answers() -> None:
     async with open_web() as web, open_client(web.address) as client, open_client(web.address) as idle:
         client.request("GET", "/hold")

@@ -115,6 +115,7 @@ def publication(sink: str, epoch: int = 0) -> pb.PublishRequest:
     return pb.PublishRequest(sink_id=sink, epoch=epoch, query_id="q")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_sinks")
 async def test_an_address_begins_no_more_sinks_than_its_share_also_after_a_restart(tmp_path: Path) -> None:
     """Publications without stages cost their sender eleven bytes each."""

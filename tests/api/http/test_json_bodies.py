@@ -9,6 +9,7 @@ from pixy.api.http.json_bodies import check_json
 from pixy.web import HttpError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"", b'"', b"\\", b'\\"', b"\\\\"])
 @pytest.mark.parametrize("piece", [b'\\"', b'"\\"', b'"', b"\\", b'"\\\\'])
 def test_a_body_of_quotes_and_backslashes_is_read_once(piece: bytes, end: bytes) -> None:

@@ -73,6 +73,7 @@ async def test_an_asynchronous_message_is_answered_at_once(served: ServedHttp) -
     assert b64encode(b"x").decode() in (await consume(served)).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content_type",
     [
@@ -91,6 +92,7 @@ async def test_a_body_is_the_message(served: ServedHttp, content_type: str) -> N
         assert json.loads((await consume(served)).body)["value"] == b64encode(body).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content_type",
     [
@@ -117,6 +119,7 @@ async def test_a_message_needs_a_length(served: ServedHttp) -> None:
     assert (answer.status, answer.text) == (400, error("missing Content-Length header"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "key"),
     [("sync", None), ("sync&key=", ""), ("sync&key=a+b%00%ff", "a b\0\xff"), ("key=x&sync=false&key=y", "x")],
@@ -127,6 +130,7 @@ async def test_a_key_may_be_missing_or_empty(served: ServedHttp, query: str, key
     assert json.loads((await consume(served)).body)["key"] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "query", "key"),
     [
@@ -148,6 +152,7 @@ async def test_a_form_has_the_message_and_parameters(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"msg=", b"key=x", b"msg=%zz"])
 async def test_a_form_without_a_message_is_refused(served: ServedHttp, body: bytes) -> None:
     answer = await served.client.call("POST", "/topics/t/messages", body, FORM)
@@ -181,6 +186,7 @@ async def partition_of(served: ServedHttp) -> str:
     return str(next(of["partition"] for of in offsets if of["count"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["invalid!", "YQ", "YQ=", "=", "YQ==YQ=="])
 async def test_headers_are_base64(served: ServedHttp, value: str) -> None:
     answer = await produce(served, b"v", "sync", f"x-kafka-foo: {value}")
@@ -402,6 +408,7 @@ async def test_a_message_whose_answer_was_not_written_is_not_acked(served: Serve
 # --- acks -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "text"),
     [
@@ -618,6 +625,7 @@ async def test_consumers_are_sorted_by_the_bytes_of_their_names(fake: ServedHttp
     assert answer.text == f"{{\n{groups}\n}}"
 
 
+@pytest.mark.slow
 @PREFIXES
 async def test_topics_are_listed(served: ServedHttp, prefix: str) -> None:
     assert (await served.client.call("GET", f"{prefix}/topics")).text == "[]"
@@ -651,6 +659,7 @@ async def test_a_topic_is_described(served: ServedHttp, prefix: str) -> None:
     assert (await served.client.call("GET", f"{prefix}/topics/nothing")).status == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["/topics", "/topics/t"])
 async def test_a_topic_with_many_partitions_is_described_in_steps(
     fake: ServedHttp, monkeypatch: pytest.MonkeyPatch, target: str

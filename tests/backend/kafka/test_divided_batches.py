@@ -99,6 +99,7 @@ def judge_both(records: Sequence[Record]) -> tuple[int, Mapping[int, str]]:
     return judge_bytes(records) if judge_bytes(records)[0] else judge_naming(records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_others_are_written_once_and_in_order_whatever_breaks(
     virtual: asyncio.Runner, tmp_path: Path, seed: int

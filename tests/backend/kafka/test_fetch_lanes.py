@@ -112,6 +112,7 @@ async def test_a_request_looks_at_no_fetch_that_it_leaves() -> None:
     assert list(lane.waiting[b"", 0]) == [1]
 
 
+@pytest.mark.slow
 async def test_readers_ahead_of_the_end_hold_up_no_others_of_their_partition() -> None:
     """They return without data for as long as the transaction is open."""
     brokers = OpenTransaction()
@@ -134,6 +135,7 @@ async def test_readers_ahead_of_the_end_hold_up_no_others_of_their_partition() -
             assert [record.offset for record in read_records(batch)] == [offset]
 
 
+@pytest.mark.slow
 async def test_a_reader_ahead_of_the_end_of_a_log_that_became_shorter_is_told() -> None:
     brokers = OpenTransaction()
     async with fetcher_of(brokers) as fetcher, asyncio.TaskGroup() as tasks:

@@ -37,6 +37,7 @@ def record(rng: Random) -> NewRecord:
     return NewRecord(key, value, headers, rng.choice([0, 1_700_000_000_000, 1_800_000_000_000, 10**15]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_all_records_are_in_order_in_valid_batches_that_are_small_enough(seed: int) -> None:
     rng = Random(seed)

@@ -68,6 +68,7 @@ async def check(cluster: NodeCluster, *values: bytes) -> None:
         assert await node.values() == [*BEFORE, *values]
 
 
+@pytest.mark.slow
 def test_a_partition_moves_away_and_back(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         first, second, _ = await on_one_node(cluster)
@@ -125,6 +126,7 @@ def test_what_the_former_node_appends_is_written_once_wherever_the_partition_is(
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_newcomer_whose_move_is_taken_back_departs(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         first, second, _ = await on_one_node(cluster)
@@ -143,6 +145,7 @@ def test_a_newcomer_whose_move_is_taken_back_departs(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.slow
 def test_what_was_staged_before_a_move_is_published_behind_it(tmp_path: Path) -> None:
     """Its pieces are on the former nodes alone."""
 
@@ -160,6 +163,7 @@ def test_what_was_staged_before_a_move_is_published_behind_it(tmp_path: Path) ->
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.slow
 def test_what_was_staged_before_a_move_needs_no_former_node(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         first, second, third = await on_one_node(cluster)
@@ -193,6 +197,7 @@ class Gate:
         monkeypatch.setattr(Node, "confirm_metadata", held)
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_called_back_has_confirmed_nothing_meanwhile_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +310,7 @@ def test_a_replica_that_has_gone_answers_nobody_with_an_empty_log(tmp_path: Path
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.slow
 def test_whoever_waits_for_records_goes_on_elsewhere_before_metadata_is_sure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def publication_of(pieces: list[bytes]) -> Publication:
     return Publication(7, "sink", ("1", "2", "3"), tuple(parts), stages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, PARTITIONS])
 async def test_the_commands_of_a_publication_are_made_in_steps(pieces: int) -> None:
     """Of few pieces with many parts, and of many pieces with one."""

@@ -395,6 +395,7 @@ async def test_the_journal_keeps_entries_of_a_damaged_partition_until_it_is_repa
         assert again.values()[-1] == b"next"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["segment", "identity"])
 async def test_a_damaged_partition_can_be_deleted_and_recreated(tmp_path: Path, how: str) -> None:
     directory = await damaged(tmp_path)

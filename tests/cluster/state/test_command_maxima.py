@@ -102,6 +102,7 @@ def test_elements_of_nested_messages_count_together() -> None:
     assert "TopicPartitions.partitions" in why_too_large(GROUPS[pb.GroupsCommand], payload)
 
 
+@pytest.mark.slow
 def test_commands_of_correct_nodes_are_none_too_large() -> None:
     offset: dict[str, Any] = {
         "topic": "t" * 200,

@@ -433,6 +433,7 @@ def test_topics_are_forgotten_at_once_and_their_offsets_removed_in_steps() -> No
     assert list(state.sweep()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("offsets", "groups_per_step"), [(1, 200), (100, 10), (600, 2), (3000, 1)])
 def test_a_step_of_the_sweep_looks_at_a_bounded_number_of_offsets(offsets: int, groups_per_step: int) -> None:
     state = GroupsState()

@@ -277,6 +277,7 @@ async def test_members_and_terms_are_mended_at_once(tmp_path: Path) -> None:
     await goes_on(directory)
 
 
+@pytest.mark.slow
 async def test_members_are_not_guessed_where_there_were_other_nodes(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     survivor = await formed_with_records(directory, b"a")

@@ -177,6 +177,7 @@ async def test_a_body_of_bytes_is_one_record(served: ServedHttp, content_type: s
     assert (found["key"], found["value_base64"]) == ("k", b64encode(b"\xff{").decode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "target", "status", "detail"),
     [
@@ -421,6 +422,7 @@ async def test_the_description_is_served_and_every_route_is_in_it(served: Served
     parse_head(b"GET /v1/openapi.json HTTP/1.1\r\nHost: h\r\n\r\n")
 
 
+@pytest.mark.slow
 def test_the_description_is_openapi_3_1_for_a_validator_of_others() -> None:
     document = openapi_document()
     assert [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
