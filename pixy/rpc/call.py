@@ -559,7 +559,7 @@ def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:
     `UnaryCall.answer_packed` does.
     """
     apart = 0
-    # Those of one connection come one after the other.
+    # Consecutive calls of one connection are answered together.
     connection = calls[0]._connection
     stream_ids: list[int] = []
     answers: list[bytes] = []

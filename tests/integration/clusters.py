@@ -6,6 +6,7 @@ cluster itself gives them node ids in the order in which they register, which `C
 
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -90,6 +91,15 @@ class ClusterNode(Daemon):
         with grpc.insecure_channel(self.address) as channel:
             request = cluster_pb.StatusRequest()
             return ClusterStub(channel).Status(request, timeout=SECONDS_MAX, wait_for_ready=True)
+
+
+@contextmanager
+def killed_in_the_end(node: ClusterNode) -> Iterator[None]:
+    """A node that may not get ready, and is ended whatever happens."""
+    try:
+        yield
+    finally:
+        node.kill()
 
 
 class Cluster:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -23,7 +22,7 @@ from pixy.storage.journal.journal_format import (
     read_flush_frame,
 )
 from tests.fakes.waiting import until_blocking
-from tests.integration.clusters import Cluster, ClusterNode
+from tests.integration.clusters import Cluster, ClusterNode, killed_in_the_end
 from tests.integration.daemon import wait_until_refused
 from tests.integration.faulty_daemon import FAULTY, Faults
 from tests.integration.loaded import LoadedCluster, failed_elsewhere
@@ -201,14 +200,6 @@ def test_a_directory_is_used_twice(cluster: Cluster, tmp_path: Path) -> None:
             wait_for_log(each, "one of their data directories is a copy")
         producers.wait_answers(cluster.nodes)
     assert producers.failed == []
-
-
-@contextmanager
-def killed_in_the_end(node: ClusterNode) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        node.kill()
 
 
 def test_the_clock_of_a_node_is_an_hour_ahead(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.fakes.waiting import until_blocking
-from tests.integration.clusters import Cluster, ClusterNode
+from tests.integration.clusters import Cluster, ClusterNode, killed_in_the_end
 from tests.integration.group_clients import GroupConsumers
 from tests.integration.loaded import LoadedCluster
 from tests.integration.networks import Loopback
@@ -45,14 +45,6 @@ def write_secret(path: Path, secret: str) -> None:
 def write_secrets(node: ClusterNode, first: str, second: str) -> None:
     for option, secret in (("secret_file", first), ("second_secret_file", second)):
         write_secret(Path(node.config["cluster"][option]), secret)
-
-
-@contextmanager
-def killed_in_the_end(node: ClusterNode) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        node.kill()
 
 
 def is_up(cluster: Cluster) -> bool:
