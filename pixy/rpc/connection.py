@@ -98,7 +98,7 @@ class GrpcConnection:
 
     def __init__(self, environment: CallEnvironment, link: Link, accepted_at: float) -> None:
         self.environment = environment
-        # Invariant: the client counts each of `_calls`.
+        # Invariant: both count each of `_calls`.
         self._open_calls, self._client = environment.shared.open_calls, link.client
         self.core = Http2Connection(environment.options.http2, accepted_at)
         self.link = link
@@ -174,6 +174,7 @@ class GrpcConnection:
     def forget(self, stream_id: int) -> None:
         """See `CallHost`."""
         del self._calls[stream_id]
+        self._open_calls.open -= 1
         self._client.open -= 1
         if stream_id in self._held:
             self.incomplete.release(stream_id)
@@ -185,6 +186,7 @@ class GrpcConnection:
     ) -> None:
         """See `CallHost`."""
         del self._calls[stream_id]
+        self._open_calls.open -= 1
         self._client.open -= 1
         if self._held and stream_id in self._held:
             self.incomplete.release(stream_id)
@@ -202,6 +204,7 @@ class GrpcConnection:
         """See `CallHost`."""
         for stream_id in stream_ids:
             del self._calls[stream_id]
+        self._open_calls.open -= len(stream_ids)
         self._client.open -= len(stream_ids)
         if self._held:
             for stream_id in self._held.keys() & stream_ids:
@@ -439,10 +442,11 @@ class GrpcConnection:
         method = head.method or self._refusals.maybe_admit(stream_id, head, ended=ended)
         if method is None:
             return False
-        client = self._client
-        if client.open >= client.granted and not self._open_calls.grant(client):
+        open_calls, client = self._open_calls, self._client
+        if client.open >= open_calls.share or open_calls.open >= open_calls.limit:
             self._refusals.refuse_beyond(stream_id)
             return False
+        open_calls.open += 1
         client.open += 1
         self.calls += 1
         if timeout_s is not None and not self._watched:

@@ -57,8 +57,8 @@ class Server:
         self.environment = Environment(options, clock, rng or Random(os.urandom(8)), on_fault)
         # By connection, the client that it counts for.
         self._connections: dict[Link, str] = {}
-        # Invariant: they count the values of `_connections`.
-        self._clients = self.environment.open_calls.clients
+        # By client, each with a connection. Invariant: they count the values of `_connections`.
+        self._clients: dict[str, ClientCalls] = {}
         self._listeners: list[Listener] = []
         # Of the listeners.
         self._factories: set[ProtocolFactory] = set()
@@ -230,7 +230,7 @@ class Server:
         calls = self._clients[client]
         calls.connections -= 1
         if not calls.connections:
-            self.environment.open_calls.gone(client)
+            del self._clients[client]
         self.environment.counters.add(connection.counters)
         if not self._connections:
             self._empty.set()

@@ -214,10 +214,11 @@ class WebConnection:
             self.environment.shared.counters.rejected += 1
             self._respond(number, head, *match, None)
             return
-        client = self._client
-        if client.open >= client.granted and not self._open_calls.grant(client):
+        open_calls, client = self._open_calls, self._client
+        if client.open >= open_calls.share or open_calls.open >= open_calls.limit:
             self._refuse_beyond(number, head, match.route)
             return
+        open_calls.open += 1
         client.open += 1
         self._calls += 1
         exchange = self._exchanges[number] = Exchange(self, number, head, match, body, self._workload.now)
@@ -268,6 +269,7 @@ class WebConnection:
         del self._exchanges[exchange.number]
         if exchange.is_coroutine:
             self.core.held = False
+        self._open_calls.open -= 1
         self._client.open -= 1
         if self._held_bytes:
             self._held_bytes -= exchange.held_bytes

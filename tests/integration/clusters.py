@@ -5,7 +5,7 @@ cluster itself gives them node ids in the order in which they register, which `C
 """
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType

@@ -2,14 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from pixy.client_address import share_of
 from pixy.serving import ServerOptions
 from pixy.serving.memory import NOTED_BYTES
-from pixy.serving.open_calls import ClientCalls, OpenCalls
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
 from tests.fakes.waiting import until
@@ -108,35 +105,3 @@ async def test_streams_beyond_the_memory_of_a_server_end_the_connection() -> Non
         for _ in range(100):
             client.request(UNARY, value(b"x"))
         await client.until_closed()
-
-
-def opened(calls: OpenCalls, client: ClientCalls) -> bool:
-    """Open a call as connections do; False if it is refused."""
-    if client.open >= client.granted and not calls.grant(client):
-        return False
-    client.open += 1
-    return True
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [1, 255, 256, 257, 1000])
-@pytest.mark.parametrize("share_percent", [1, 50, 100])
-def test_what_is_granted_to_one_client_in_advance_is_there_for_others(limit: int, share_percent: int) -> None:
-    calls = OpenCalls(limit, share_percent)
-    share = share_of(limit, share_percent)
-    clients = [calls.clients.setdefault(str(number), ClientCalls()) for number in range(3)]
-    rng = Random(limit * 1000 + share_percent)
-    for _ in range(20_000):
-        client = rng.choice(clients)
-        if rng.random() < 0.45:
-            client.open -= client.open > 0
-            continue
-        before, has_room = client.open, calls.open < limit
-        assert opened(calls, client) is (has_room and before < share)
-        if not has_room or before >= share:
-            assert ("their share" in calls.excess().text) is has_room
-    for number in range(3):
-        clients[number].open = 0
-        calls.gone(str(number))
-    newcomer = calls.clients["newcomer"] = ClientCalls()
-    assert sum(opened(calls, newcomer) for _ in range(limit + 1)) == share
