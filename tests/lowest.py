@@ -21,7 +21,17 @@ _PLACE = _ROOT / ".cache" / "lowest"
 _PYTHON = _PLACE / "bin" / "python"
 _INSTALLED = _PLACE / "installed.txt"
 _TOOLS = frozenset(
-    {"h2", "hpack", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist"}
+    {
+        "h2",
+        "hpack",
+        "hypothesis",
+        "openapi-spec-validator",
+        "prometheus-client",
+        "pytest",
+        "pytest-asyncio",
+        "pytest-timeout",
+        "pytest-xdist",
+    }
 )
 """Requirements of the extra `dev` that the tests below import."""
 
