@@ -6,7 +6,7 @@ CACHE := .cache
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster demo demo-spark test test-fast test-all test-rest test-lowest attacks fuzz check audit format proto reference docs \
+.PHONY: help run cluster demo demo-spark test test-fast test-all test-rest test-lowest attacks fuzz check audit format proto messages reference docs \
     wheel bench bench-kafka clean
 
 help:  ## list the targets
@@ -89,6 +89,8 @@ check: $(BIN)/.pixy-dev  ## format, lint, types, import contracts, generated fil
 	@$(MAKE) --no-print-directory proto OUT=$(CACHE)/proto
 	@cmp kafkapixy.proto pixy/proto/kafkapixy.proto || { echo "pixy/proto/kafkapixy.proto is a link to ../../kafkapixy.proto: restore it"; exit 1; }
 	@diff -r -x '*.proto' -x '__init__.py' -x __pycache__ pixy/proto $(CACHE)/proto || { echo "the generated stubs are out of date: run make proto"; exit 1; }
+	@$(BIN)/python -m pixy.kafka_messages.compiler $(CACHE)/messages
+	@diff -r -x __pycache__ pixy/kafka_messages/generated $(CACHE)/messages || { echo "Kafka's messages are out of date: run make messages"; exit 1; }
 	@$(BIN)/python -m docs.generate --check
 
 # Not part of the checks: it asks a service that a build machine may not reach. With ARGS=--if-reachable that is no failure.
@@ -111,6 +113,9 @@ proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs
 	@# Of its own, because stubs of kafka-pixy's clients have the same names in the default pool.
 	@sed -i 's/^DESCRIPTOR = _descriptor_pool.Default()/DESCRIPTOR = _descriptor_pool.DescriptorPool()/' $(CACHE)/proto-raw/kafkapixy_pb2.py
 	@cp $(CACHE)/proto-raw/* $(OUT)/
+
+messages: $(BIN)/.pixy-dev  ## generate the code of Kafka's messages
+	@$(BIN)/python -m pixy.kafka_messages.compiler
 
 reference: $(BIN)/.pixy-dev  ## generate docs/cli.md, configuration.md, api.md and the diagrams
 	@$(BIN)/python -m docs.generate

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "pixy"
+GENERATED = (PACKAGE / "proto", PACKAGE / "kafka_messages" / "generated")
 
 
 def classes() -> dict[str, list[str]]:
-    """The places of each class name, except in generated stubs, with names of the protos."""
+    """The places of each class name, except in generated code, with names of the protos and
+    of Kafka."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
-        if path.parent == PACKAGE / "proto":
+        if path.parent in GENERATED:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
