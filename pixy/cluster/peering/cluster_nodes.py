@@ -289,7 +289,8 @@ class ClusterNodes:
 
     def knows(self, node_id: int) -> bool:
         """True for a node that may speak Raft, and make calls."""
-        node = self._find(node_id)
+        # Without a step in between, for every message asks.
+        node = self._registered().get(node_id) or self.told.get(node_id)
         return node is not None and not node.lost
 
     def _find(self, node_id: int) -> NodeInfo | None:

@@ -133,12 +133,12 @@ class MetadataState:
     @property
     def registered(self) -> list[int]:
         """Ids of the nodes that are not removed, ascending; at least one."""
-        return self._table.registered()
+        return self._table.registered
 
     @property
     def started(self) -> list[int]:
         """Ids of the registered nodes that have started, ascending; at least one."""
-        return self._table.started()
+        return self._table.started
 
     @property
     def waiting(self) -> list[int]:

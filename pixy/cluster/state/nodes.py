@@ -158,41 +158,35 @@ class NodeTable:
 
     Attributes:
         nodes: by id, those that have left included. Invariant: replaced by each change, never
-            changed in place.
+            changed in place. So are the lists below, which every message between nodes asks for.
+        registered: ids of the registered nodes, ascending; those that are down included.
+        started: ids of the registered nodes that have started, ascending; at least one.
+        feature_level: newest commands that every registered node knows.
         next_node_id: id of the next node. Invariant: above every id ever assigned.
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[int, NodeInfo] = {}
+        self._set({})
         self.next_node_id = FIRST_NODE + 1
 
-    def registered(self) -> list[int]:
-        """Ids of the registered nodes, ascending; those that are down included."""
-        ids = [node.node_id for node in self.nodes.values() if not node.removed]
-        return sorted(ids if FIRST_NODE in self.nodes else [FIRST_NODE, *ids])
-
-    def started(self) -> list[int]:
-        """Ids of the registered nodes that have started, ascending; at least one."""
-        registered = self.registered()
-        if self.feature_level < LIMITS_LEVEL:
-            return registered
-        started = [id for id in registered if id not in self.nodes or self.nodes[id].has_started]
-        return started or registered
+    def _set(self, nodes: dict[int, NodeInfo]) -> None:
+        ids = [node.node_id for node in nodes.values() if not node.removed]
+        registered = sorted(ids if FIRST_NODE in nodes else [FIRST_NODE, *ids])
+        # While a checkpoint is restored there may be none yet that is not removed.
+        level = min([nodes[id].feature_level if id in nodes else 0 for id in registered], default=0)
+        started = [id for id in registered if id not in nodes or nodes[id].has_started]
+        self.nodes, self.registered, self.feature_level = nodes, registered, level
+        self.started = registered if level < LIMITS_LEVEL else started or registered
 
     def placeable(self) -> list[int]:
         """Ids of the nodes that get new replicas, ascending; at least one."""
-        started = self.started()
+        started = self.started
         staying = [id for id in started if id not in self.nodes or not self.nodes[id].draining]
         return staying or started
 
     def waiting(self) -> list[int]:
         """Ids of the registered nodes that have never started, ascending."""
-        return sorted({*self.registered()} - {*self.started()})
-
-    @property
-    def feature_level(self) -> int:
-        """Newest commands that every node knows."""
-        return min([self.nodes[id].feature_level if id in self.nodes else 0 for id in self.registered()])
+        return sorted({*self.registered} - {*self.started})
 
     @property
     def largest_message_bytes(self) -> int:
@@ -232,7 +226,7 @@ class NodeTable:
         """Reason to refuse one more node, None if there may be one."""
         if self.feature_level < LIMITS_LEVEL:
             return None
-        nodes, waiting = len(self.registered()), len(self.waiting())
+        nodes, waiting = len(self.registered), len(self.waiting())
         if nodes >= NODES_MAX:
             return ResourceExhausted(f"the cluster has {nodes} nodes, {NODES_MAX} are allowed").at_limit(
                 "nodes"
@@ -248,7 +242,7 @@ class NodeTable:
         if self.feature_level >= LIMITS_LEVEL:
             lost = sorted(node.node_id for node in self.nodes.values() if node.lost and not node.has_started)
             dropped = {*lost[: max(0, len(lost) - NODES_MAX)]}
-            self.nodes = {id: node for id, node in self.nodes.items() if id not in dropped}
+            self._set({id: node for id, node in self.nodes.items() if id not in dropped})
 
     def start(self, command: StartNode) -> PixyError | None:
         """Note the start of a node; returns the reason if it is refused."""
@@ -276,8 +270,8 @@ class NodeTable:
 
     def leaving(self, node_id: int) -> NodeInfo | PixyError:
         """The node that is to leave, or is removed; or the reason why it cannot leave."""
-        node, registered = self.nodes.get(node_id), self.registered()
-        if node_id in registered and self.started() == [node_id]:
+        node, registered = self.nodes.get(node_id), self.registered
+        if node_id in registered and self.started == [node_id]:
             return FailedPrecondition(f"node {node_id} is the only node of its cluster")
         if node is None:
             return NotFound(f"no node {node_id}; nodes are {', '.join(map(str, registered))}")
@@ -293,7 +287,7 @@ class NodeTable:
         """Have a node give its replicas away, or no longer."""
         node = self.nodes.get(node_id)
         if node is None or node.removed:
-            nodes = ", ".join(map(str, self.registered()))
+            nodes = ", ".join(map(str, self.registered))
             return NotFound(f"no node {node_id} that stays; nodes are {nodes}")
         if node.draining != draining:
             self._put(replace(node, draining=draining))
@@ -319,14 +313,10 @@ class NodeTable:
         )
 
     def _put(self, node: NodeInfo) -> None:
-        self.nodes = {**self.nodes, node.node_id: node}
+        self._set({**self.nodes, node.node_id: node})
         self.next_node_id = max(self.next_node_id, node.node_id + 1)
 
     # --- checkpoints ------------------------------------------------------------------------------
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.nodes, self.next_node_id = {}, FIRST_NODE + 1
 
     def restore(self, record: NodeRecord) -> None:
         """Add a node of a checkpoint."""

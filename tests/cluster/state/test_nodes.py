@@ -36,7 +36,7 @@ def test_nodes_get_ascending_ids_in_the_order_of_their_commands(table: NodeTable
     fields = {"address": "h:1", "grpc_address": "h:2", "rack": "r", "version": "2.0", "process": b"p"}
     assert table.register(register(b"s3", 4, feature_level=1, **fields)) == 3
     assert table.nodes[3] == NodeInfo(3, b"s3", "h:1", "h:2", "r", 4, "2.0", process=b"p", feature_level=1)
-    assert (table.registered(), table.next_node_id) == ([1, 2, 3], 4)
+    assert (table.registered, table.next_node_id) == ([1, 2, 3], 4)
 
 
 def test_a_node_that_asks_again_keeps_its_id(table: NodeTable) -> None:
@@ -132,7 +132,7 @@ def test_a_node_that_has_left_never_comes_back(table: NodeTable) -> None:
     node = table.leaving(2)
     assert isinstance(node, NodeInfo)
     gone = table.remove(node, lost=True)
-    assert (table.registered(), table.nodes[2]) == ([1], replace(node, removed=True, lost=True))
+    assert (table.registered, table.nodes[2]) == ([1], replace(node, removed=True, lost=True))
     for refusal in (table.register(register(b"s2", 9)), table.start(start(2, 9))):
         assert isinstance(refusal, FailedPrecondition)
         assert "node 2 has left the cluster" in str(refusal)
@@ -143,7 +143,7 @@ def test_a_node_that_has_left_never_comes_back(table: NodeTable) -> None:
 def test_a_removed_node_starts_while_its_groups_need_it_and_stays_removed(table: NodeTable) -> None:
     table.remove(table.nodes[2], lost=False)
     assert table.start(start(2, 9)) is None
-    assert (table.nodes[2].incarnation, table.nodes[2].removed, table.registered()) == (9, True, [1])
+    assert (table.nodes[2].incarnation, table.nodes[2].removed, table.registered) == (9, True, [1])
     assert isinstance(table.register(register(b"s2", 10)), FailedPrecondition)
 
 
@@ -204,11 +204,11 @@ def join(table: NodeTable, secret: bytes) -> int | PixyError:
 def test_a_node_counts_from_its_first_start_on() -> None:
     table = new_table()
     assert [join(table, b"s2"), join(table, b"s3"), join(table, b"s2")] == [2, 3, 2]
-    assert (table.registered(), table.started(), table.waiting()) == ([1, 2, 3], [1], [2, 3])
+    assert (table.registered, table.started, table.waiting()) == ([1, 2, 3], [1], [2, 3])
     assert table.start(start(3, 1, feature_level=LIMITS_LEVEL)) is None
-    assert (table.started(), table.waiting()) == ([1, 3], [2])
+    assert (table.started, table.waiting()) == ([1, 3], [2])
     table.remove(table.nodes[2], lost=True)
-    assert (table.registered(), table.started(), table.waiting()) == ([1, 3], [1, 3], [])
+    assert (table.registered, table.started, table.waiting()) == ([1, 3], [1, 3], [])
 
 
 def test_with_an_earlier_release_a_node_counts_as_soon_as_it_has_joined() -> None:
@@ -216,7 +216,7 @@ def test_with_an_earlier_release_a_node_counts_as_soon_as_it_has_joined() -> Non
     table.add_first(replace_level(FIRST, LIMITS_LEVEL - 1))
     for number in range(2, 2 * WAITING_MAX):
         assert join(table, b"s%d" % number) == number
-    assert (table.started(), table.waiting()) == (table.registered(), [])
+    assert (table.started, table.waiting()) == (table.registered, [])
 
 
 def replace_level(record: NodeRecord, level: int) -> NodeRecord:
