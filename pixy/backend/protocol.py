@@ -22,7 +22,7 @@ from math import inf
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from pixy.cluster import ClusterStatus, MoveRequest, MovesPlanned
+from pixy.cluster import ClusterStatus, ExportedState, MoveRequest, MovesPlanned
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import MoveReason, PartitionMove
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
@@ -614,4 +614,13 @@ class Backend(StagedWrites, Protocol):
 
         Raises:
             FailedPrecondition: as `drain_node`.
+        """
+
+    async def export_state(self) -> ExportedState:
+        """The state beside the records, for a backup. On return all records are visible that it
+        speaks of.
+
+        Raises:
+            Unavailable: there is no majority, or publications are not finished.
+            FailedPrecondition: a Kafka cluster.
         """

@@ -2,6 +2,8 @@
 
 from pixy.cluster.consumer_groups import LEASE_S, why_ended
 from pixy.cluster.log import (
+    RESTORING,
+    WHY_RESTORING,
     ClusterOptions,
     NodeObserver,
     NodeOptions,
@@ -27,10 +29,14 @@ from pixy.cluster.publications import pieces_of, staged_error
 from pixy.cluster.replicas import check_journal_reaches, check_reset
 from pixy.cluster.snapshots import TransferCounts
 from pixy.cluster.state import (
+    FEATURE_LEVEL,
     FIRST_GROUPS_GROUP,
     METADATA_GROUP,
     PARTITIONS_MAX,
     SINKS_GROUP,
+    ExportedRecord,
+    ExportedState,
+    FoundedCluster,
     GroupMember,
     GroupsChanged,
     GroupsState,
@@ -38,6 +44,7 @@ from pixy.cluster.state import (
     Membership,
     MetadataState,
     Process,
+    ReadState,
     SinksState,
     Topic,
     TopicOwners,
@@ -64,20 +71,35 @@ from pixy.cluster.status import (
     staying_without,
     unreplicated,
 )
-from pixy.cluster.unsafe_recovery import LossReport, LostMajority, MendedGroups, SurvivingGroup
+from pixy.cluster.unsafe_recovery import (
+    FoundedNode,
+    FoundedPartition,
+    LossReport,
+    LostMajority,
+    MendedGroups,
+    SurvivingGroup,
+)
 
 __all__ = [
+    "FEATURE_LEVEL",
     "FIRST_GROUPS_GROUP",
     "LEASE_S",
     "METADATA_GROUP",
     "PARTITIONS_MAX",
     "REQUESTED",
+    "RESTORING",
     "SINKS_GROUP",
+    "WHY_RESTORING",
     "CancelPlan",
     "ClusterOptions",
     "ClusterStatus",
     "DiskSpace",
     "DrainPlan",
+    "ExportedRecord",
+    "ExportedState",
+    "FoundedCluster",
+    "FoundedNode",
+    "FoundedPartition",
     "GroupMember",
     "GroupsChanged",
     "GroupsState",
@@ -99,6 +121,7 @@ __all__ = [
     "PeerMethod",
     "Process",
     "RaftGroupStatus",
+    "ReadState",
     "RebalancePlan",
     "RemotePartition",
     "ReplicaCalls",

@@ -66,7 +66,14 @@ from pixy.cluster.replicas import (
     group_name,
 )
 from pixy.cluster.snapshots import TransferCounts
-from pixy.cluster.state import APPLIED_LEVEL, MOVES_LEVEL, ClusterLimits, Process
+from pixy.cluster.state import (
+    APPLIED_LEVEL,
+    MOVES_LEVEL,
+    ClusterLimits,
+    ExportedState,
+    Process,
+    export_records,
+)
 from pixy.cluster.state_listener import StateListener
 from pixy.cluster.status import (
     ClusterStatus,
@@ -97,6 +104,9 @@ _STUCK_TICKS = 30
 """Ticks that a start waits for a node that has left before the log says so."""
 
 _GIVE_UP_S = 2.0
+_CONFIRM_S = 5.0
+_FINISHED_S = 60.0
+"""Longest waits of an export of state: for leaders, and for publications."""
 
 T = TypeVar("T")
 
@@ -753,6 +763,30 @@ class Node:
             raft_group=replica.group.raft_group, incarnation=self.incarnation, newest_member=newest_member
         )
         await self.calls.ask(leader, PeerMethod.GIVE_UP, request.SerializeToString(), _GIVE_UP_S)
+
+    async def export_state(self) -> ExportedState:
+        """The state beside the records, as of a moment behind everything that was committed before.
+        On return all records are visible that it speaks of.
+
+        Raises:
+            Unavailable: no leader answers, or publications are not finished in time.
+        """
+        replicas = self.state_groups.replicas()
+        await self.confirm(replicas, _CONFIRM_S)
+        # In one turn of the loop, so that it is the state of one moment.
+        snapshots = {each.name: each.machine.snapshot() for each in replicas}
+        taken = ExportedState(
+            self.cluster_id, self.state_groups.feature_level, self.now_ms(), export_records(snapshots)
+        )
+        unfinished = len(self.state_groups.sinks.publications)
+        try:
+            async with asyncio.timeout(_FINISHED_S):
+                await self.staging.wait_finished()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{unfinished} publications of staged writes are not finished within {_FINISHED_S:.0f} s"
+            ) from error
+        return taken
 
     @property
     def disk_stalls(self) -> bool:

@@ -24,7 +24,9 @@ from google.protobuf.message import DecodeError
 from pixy.cluster import (
     FIRST_GROUPS_GROUP,
     METADATA_GROUP,
+    RESTORING,
     SINKS_GROUP,
+    WHY_RESTORING,
     GroupsState,
     MetadataState,
     SinksState,
@@ -240,7 +242,9 @@ class _NodeCheck:
                 elsewhere = _elsewhere(metadata.machine, owner[1] if owner else 0)
                 self._committed(f"groups-{number}", group.machine, elsewhere)
         for name in names:
-            if name == "identity.part":
+            if name == RESTORING:
+                self.report.damaged("restore", self._directory / name, WHY_RESTORING)
+            elif name == "identity.part":
                 self.report.warn("identity", self._directory / name, "left from a crash at the first start")
             elif name not in _FILES + _DIRECTORIES and not (
                 name == _KAFKA and is_kafka_stages_directory(self._directory / name)

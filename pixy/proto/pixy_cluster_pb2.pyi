@@ -720,6 +720,89 @@ class PlannedMove(_message.Message):
 Global___PlannedMove: _TypeAlias = PlannedMove  # noqa: Y015
 
 @_typing.final
+class ExportStateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Cluster to export."""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportStateRequest: _TypeAlias = ExportStateRequest  # noqa: Y015
+
+@_typing.final
+class ExportStateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    """Id of the cluster; this and the next three are in the first message alone."""
+    version: _builtins.str
+    """Release of the node that answers."""
+    feature_level: _builtins.int
+    """Newest commands that all nodes know: what reads the state has to know them."""
+    time_ms: _builtins.int
+    """Time of the state by the clock of the cluster, in milliseconds since the Unix epoch."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateRecord]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        version: _builtins.str = ...,
+        feature_level: _builtins.int = ...,
+        time_ms: _builtins.int = ...,
+        records: _abc.Iterable[Global___StateRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "feature_level", b"feature_level", "records", b"records", "time_ms", b"time_ms", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportStateResponse: _TypeAlias = ExportStateResponse  # noqa: Y015
+
+@_typing.final
+class StateRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_GROUP_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    state_group: _builtins.str
+    """State group: metadata, groups-0 and so on, or sinks."""
+    key: _builtins.bytes
+    """A record of its checkpoints, see state.proto."""
+    value: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        state_group: _builtins.str = ...,
+        key: _builtins.bytes = ...,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "state_group", b"state_group", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateRecord: _TypeAlias = StateRecord  # noqa: Y015
+
+@_typing.final
 class BeginMovesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -64,6 +64,11 @@ class ClusterStub(object):
                 request_serializer=pixy__cluster__pb2.BeginMovesRequest.SerializeToString,
                 response_deserializer=pixy__cluster__pb2.BeginMovesResponse.FromString,
                 _registered_method=True)
+        self.ExportState = channel.unary_stream(
+                '/pixy.cluster.v1.Cluster/ExportState',
+                request_serializer=pixy__cluster__pb2.ExportStateRequest.SerializeToString,
+                response_deserializer=pixy__cluster__pb2.ExportStateResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer(object):
@@ -150,6 +155,22 @@ class ClusterServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportState(self, request, context):
+        """Streams the state beside the records, for a backup: topics, committed offsets of consumer groups,
+        and last epochs of sinks, as of one moment after the call has begun. What is staged, members of
+        groups, nodes and their secrets are left out. The stream ends once every publication of before
+        that moment is visible: ends of partitions that are asked for then have all records that the
+        state speaks of.
+
+        Status codes:
+        FAILED_PRECONDITION (9)  a Kafka cluster;
+        UNAVAILABLE (14)         a majority of the nodes cannot be reached, or publications are not
+        finished within a minute.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -182,6 +203,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.BeginMoves,
                     request_deserializer=pixy__cluster__pb2.BeginMovesRequest.FromString,
                     response_serializer=pixy__cluster__pb2.BeginMovesResponse.SerializeToString,
+            ),
+            'ExportState': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportState,
+                    request_deserializer=pixy__cluster__pb2.ExportStateRequest.FromString,
+                    response_serializer=pixy__cluster__pb2.ExportStateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -346,6 +372,33 @@ class Cluster(object):
             '/pixy.cluster.v1.Cluster/BeginMoves',
             pixy__cluster__pb2.BeginMovesRequest.SerializeToString,
             pixy__cluster__pb2.BeginMovesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pixy.cluster.v1.Cluster/ExportState',
+            pixy__cluster__pb2.ExportStateRequest.SerializeToString,
+            pixy__cluster__pb2.ExportStateResponse.FromString,
             options,
             channel_credentials,
             insecure,

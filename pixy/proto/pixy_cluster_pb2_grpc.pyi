@@ -96,6 +96,18 @@ class ClusterStub:
       FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
       UNAVAILABLE (14)         a majority of the nodes cannot be reached.
     """
+    ExportState: _grpc.UnaryStreamMultiCallable[_pixy_cluster_pb2.ExportStateRequest, _pixy_cluster_pb2.ExportStateResponse]
+    """Streams the state beside the records, for a backup: topics, committed offsets of consumer groups,
+    and last epochs of sinks, as of one moment after the call has begun. What is staged, members of
+    groups, nodes and their secrets are left out. The stream ends once every publication of before
+    that moment is visible: ends of partitions that are asked for then have all records that the
+    state speaks of.
+
+    Status codes:
+      FAILED_PRECONDITION (9)  a Kafka cluster;
+      UNAVAILABLE (14)         a majority of the nodes cannot be reached, or publications are not
+                               finished within a minute.
+    """
 
 @_typing.type_check_only
 class ClusterAsyncStub(ClusterStub):
@@ -156,6 +168,18 @@ class ClusterAsyncStub(ClusterStub):
       INVALID_ARGUMENT (3)     what is given is no plan;
       FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
       UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+    """
+    ExportState: _aio.UnaryStreamMultiCallable[_pixy_cluster_pb2.ExportStateRequest, _pixy_cluster_pb2.ExportStateResponse]  # type: ignore[assignment]
+    """Streams the state beside the records, for a backup: topics, committed offsets of consumer groups,
+    and last epochs of sinks, as of one moment after the call has begun. What is staged, members of
+    groups, nodes and their secrets are left out. The stream ends once every publication of before
+    that moment is visible: ends of partitions that are asked for then have all records that the
+    state speaks of.
+
+    Status codes:
+      FAILED_PRECONDITION (9)  a Kafka cluster;
+      UNAVAILABLE (14)         a majority of the nodes cannot be reached, or publications are not
+                               finished within a minute.
     """
 
 class ClusterServicer(metaclass=_abc_1.ABCMeta):
@@ -250,6 +274,24 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
           INVALID_ARGUMENT (3)     what is given is no plan;
           FAILED_PRECONDITION (9)  a node runs a release that does not move replicas; or a Kafka cluster;
           UNAVAILABLE (14)         a majority of the nodes cannot be reached.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportState(
+        self,
+        request: _pixy_cluster_pb2.ExportStateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_pixy_cluster_pb2.ExportStateResponse], _abc.AsyncIterator[_pixy_cluster_pb2.ExportStateResponse]]:
+        """Streams the state beside the records, for a backup: topics, committed offsets of consumer groups,
+        and last epochs of sinks, as of one moment after the call has begun. What is staged, members of
+        groups, nodes and their secrets are left out. The stream ends once every publication of before
+        that moment is visible: ends of partitions that are asked for then have all records that the
+        state speaks of.
+
+        Status codes:
+          FAILED_PRECONDITION (9)  a Kafka cluster;
+          UNAVAILABLE (14)         a majority of the nodes cannot be reached, or publications are not
+                                   finished within a minute.
         """
 
 def add_ClusterServicer_to_server(servicer: ClusterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pixy.aio.steps import in_steps
 from pixy.backend import Backend, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
-from pixy.cluster import MoveRequest, MovesPlanned
+from pixy.cluster import ExportedState, MoveRequest, MovesPlanned
 from pixy.config import ProxyConfig
 from pixy.consume import (
     AckDone,
@@ -626,6 +626,14 @@ class Proxy:
         if self._draining:
             raise ShuttingDown
         return await self._backend.begin_moves(reason, moves)
+
+    async def export_state(self) -> ExportedState:
+        """The state beside the records, as `Backend.export_state`.
+
+        Raises:
+            FailedPrecondition, Unavailable.
+        """
+        return await self._backend.export_state()
 
     # --- checks -----------------------------------------------------------------------------------
 

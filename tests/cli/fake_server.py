@@ -190,6 +190,9 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer, ClusterServicer):
     def BeginMoves(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
+    def ExportState(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
     def ForgetNode(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 

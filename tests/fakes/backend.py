@@ -52,7 +52,7 @@ from pixy.backend.protocol import (
     Revocation,
     VisitPosition,
 )
-from pixy.cluster import MoveRequest, MovesPlanned, NodeStatus
+from pixy.cluster import ExportedState, MoveRequest, MovesPlanned, NodeStatus
 from pixy.errors import (
     CorruptData,
     FailedPrecondition,
@@ -166,6 +166,7 @@ class FakeBackend:
         # Requests for plans of moves, the answer to them, moves that were begun, and the answer.
         self.move_requests: list[MoveRequest] = []
         self.planned = MovesPlanned(())
+        self.exported = ExportedState(b"", 0, 0, ())
         self.begun: list[tuple[MoveReason.ValueType, list[PartitionMove]]] = []
         self.refused_moves: Sequence[str] = ()
 
@@ -739,6 +740,10 @@ class FakeBackend:
         await self.step("begin_moves")
         self.begun.append((reason, list(moves)))
         return self.refused_moves
+
+    async def export_state(self) -> ExportedState:
+        await self.step("export_state")
+        return self.exported
 
     def _leave(self, how: str, node_id: int) -> None:
         self._check_running()

@@ -166,6 +166,7 @@ _MAKES: Mapping[str, Make] = {
     ),
     "PlanMoves": lambda rng: cluster_pb.PlanMovesRequest(rebalance=True),
     "BeginMoves": lambda rng: cluster_pb.BeginMovesRequest(tokens=[rng.randbytes(10)]),
+    "ExportState": lambda rng: cluster_pb.ExportStateRequest(),
     "Check": lambda rng: health_pb2.HealthCheckRequest(),
     "Watch": lambda rng: health_pb2.HealthCheckRequest(service="KafkaPixy"),
     "ServerReflectionInfo": lambda rng: reflection_pb2.ServerReflectionRequest(list_services=""),

@@ -1,14 +1,18 @@
 """Service `Cluster` of pixy_cluster.proto: translates between requests and calls of a proxy."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from pixy import __version__
+from pixy.aio.address_quota import AddressSemaphore
 from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.moves import decode_moves, decode_request, encode_plan
 from pixy.api.grpc.refusals import proxy_of, translate
+from pixy.client_address import client_address
 from pixy.cluster import (
     ClusterStatus,
+    ExportedRecord,
     encode_status,
     move_standings,
     problems,
@@ -17,7 +21,12 @@ from pixy.cluster import (
 )
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proxy import Proxy
-from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall
+from pixy.rpc import Handler, JoinedMessage, Service, StreamCall, UnaryCall
+
+_EXPORTS, _EXPORTS_OF_ADDRESS = 4, 1
+"""Exports of state at a time, each of which keeps a copy of some tables."""
+_EXPORT_BYTES = 1 << 18
+"""Bytes of records in an answer: some milliseconds of work."""
 
 
 class ClusterService:
@@ -29,6 +38,7 @@ class ClusterService:
 
     def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
+        self._exports = AddressSemaphore(_EXPORTS, _EXPORTS_OF_ADDRESS)
 
     def service(self) -> Service:
         """The service with its handlers."""
@@ -39,6 +49,7 @@ class ClusterService:
             "DrainNode": self.drain_node,
             "PlanMoves": self.plan_moves,
             "BeginMoves": self.begin_moves,
+            "ExportState": self.export_state,
         }
         return Service(
             pb.DESCRIPTOR.services_by_name["Cluster"], handlers, translate, maxima=REPEATED_MAX["Cluster"]
@@ -75,6 +86,23 @@ class ClusterService:
         refused = await proxy_of(self._proxies, request.cluster).begin_moves(*decode_moves(request))
         return pb.BeginMovesResponse(refused=refused)
 
+    async def export_state(self, request: pb.ExportStateRequest, call: StreamCall) -> None:
+        """# pixy_cluster.proto: ExportState"""
+        proxy = proxy_of(self._proxies, request.cluster)
+        async with self._exports.holding(client_address(call.peer), 1):
+            state = await proxy.export_state()
+            answer = pb.ExportStateResponse(
+                cluster_id=state.cluster_id,
+                version=__version__,
+                feature_level=state.feature_level,
+                time_ms=state.time_ms,
+            )
+            await call.send(answer)
+            records = iter(state.records)
+            while some := await asyncio.to_thread(_next_records, records):
+                async with call.reserve_output(len(some)):
+                    await call.send_serialized([some])
+
 
 def _judged(status: ClusterStatus) -> JoinedMessage:
     """A `StatusResponse`: the status, and what follows from it."""
@@ -86,3 +114,14 @@ def _judged(status: ClusterStatus) -> JoinedMessage:
     for shown, standing in zip(response.moves, move_standings(status), strict=True):
         shown.state, shown.waits = standing.state.value, standing.waits
     return JoinedMessage([response.SerializeToString()])
+
+
+def _next_records(records: Iterator[ExportedRecord]) -> bytes:
+    """An `ExportStateResponse` with the next records; empty at the end."""
+    answer, size = pb.ExportStateResponse(), 0
+    for name, key, value in records:
+        answer.records.append(pb.StateRecord(state_group=name, key=key, value=value))
+        size += len(key) + len(value)
+        if size >= _EXPORT_BYTES:
+            break
+    return answer.SerializeToString()

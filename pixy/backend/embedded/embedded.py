@@ -47,6 +47,7 @@ from pixy.backend.protocol import (
 )
 from pixy.cluster import (
     ClusterStatus,
+    ExportedState,
     MoveRequest,
     MovesPlanned,
     Node,
@@ -561,6 +562,10 @@ class EmbeddedBackend:
     ) -> Sequence[str]:
         self._check_running()
         return await self._node.commands.begin_moves(reason, moves)
+
+    async def export_state(self) -> ExportedState:
+        self._check_running()
+        return await self._node.export_state()
 
 
 def _answer(done: AppendDone, result: int | PixyError) -> None:

@@ -43,7 +43,7 @@ from pixy.backend.protocol import (
     VisitPosition,
 )
 from pixy.backend.timestamps import first_since
-from pixy.cluster import ClusterStatus, MoveRequest, MovesPlanned
+from pixy.cluster import ClusterStatus, ExportedState, MoveRequest, MovesPlanned
 from pixy.errors import (
     FailedPrecondition,
     OffsetOutOfRange,
@@ -410,6 +410,9 @@ class KafkaBackend:
     async def begin_moves(
         self, reason: MoveReason.ValueType, moves: Sequence[PartitionMove]
     ) -> Sequence[str]:
+        raise _with_kafkas_tools()
+
+    async def export_state(self) -> ExportedState:
         raise _with_kafkas_tools()
 
     @staticmethod

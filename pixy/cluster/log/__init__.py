@@ -4,6 +4,7 @@ Journal, checkpoints and applied positions of all raft groups, the replicas of p
 state groups, and when files of the journal may go. It never talks to another node.
 """
 
+from pixy.cluster.log.applied_positions import positions_record
 from pixy.cluster.log.checkpoint_state import restore_state, restored_state
 from pixy.cluster.log.cluster_options import ClusterOptions
 from pixy.cluster.log.cold_reads import ColdReads
@@ -22,6 +23,8 @@ from pixy.cluster.log.partition_snapshots import (
 from pixy.cluster.log.peer_start_record import PeerStartRecord
 from pixy.cluster.log.peer_starts import PeerStart, StartClaim, lacks
 from pixy.cluster.log.recovery import (
+    RESTORING,
+    WHY_RESTORING,
     DataDirectory,
     EnteredDirectory,
     RecoveredNode,
@@ -40,6 +43,8 @@ from pixy.cluster.log.replica import (
 )
 
 __all__ = [
+    "RESTORING",
+    "WHY_RESTORING",
     "ClusterOptions",
     "ColdReads",
     "DataDirectory",
@@ -71,6 +76,7 @@ __all__ = [
     "has_records",
     "is_written",
     "lacks",
+    "positions_record",
     "read_directory",
     "recover_node",
     "restore_state",

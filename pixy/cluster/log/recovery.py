@@ -19,6 +19,10 @@ from pixy.storage import (
     write_identity,
 )
 
+RESTORING = "restoring"
+"""Marker in a directory into which a backup is restored: no start takes it."""
+WHY_RESTORING = "the restore of a backup into it has not ended: run `pixy restore` once more"
+
 _BEHIND_THE_JOURNAL = ("topics", "state", "staging", "pieces")
 """Directories of which the journal says what they mean."""
 
@@ -57,7 +61,12 @@ def cluster_id_of(identity: NodeIdentity) -> bytes:
 
 
 def enter_directory(
-    disk: Disk, directory: Path, random_bytes: Callable[[int], bytes], *, joins: bool
+    disk: Disk,
+    directory: Path,
+    random_bytes: Callable[[int], bytes],
+    *,
+    joins: bool,
+    restores: bool = False,
 ) -> EnteredDirectory:
     """Lock the data directory of a node and read its identity. Blocks.
 
@@ -66,6 +75,7 @@ def enter_directory(
     Args:
         joins: an empty directory becomes that of a node without a cluster instead, which is to find
             one: `NodeIdentity.cluster_id` is empty.
+        restores: a backup is restored into it; else it is refused until that has ended.
 
     Raises:
         DataDirectoryError: it is in use, not writable, foreign or of a newer release.
@@ -83,7 +93,10 @@ def enter_directory(
     try:
         founder = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE)
         new = NodeIdentity() if joins else founder
-        if "identity" not in disk.names(directory):
+        names = disk.names(directory)
+        if RESTORING in names and not restores:
+            raise DataDirectoryError(f"{directory}: {WHY_RESTORING}")
+        if "identity" not in names:
             _sync_ancestors(disk, directory)
             new.secret = random_bytes(16)
         identity = load_identity(disk, directory, new)
@@ -112,15 +125,20 @@ def _candidate(
     return founder
 
 
-def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> RecoveredNode:
+def recover_node(
+    disk: Disk, directory: Path, random_bytes: Callable[[int], bytes], *, restores: bool = False
+) -> RecoveredNode:
     """Lock and read the data directory of a node. Blocks.
 
     An empty directory becomes that of a new cluster's first node.
 
+    Args:
+        restores: as in `enter_directory`.
+
     Raises:
         DataDirectoryError, CorruptData: as `enter_directory` and `read_directory`.
     """
-    entered = enter_directory(disk, directory, random_bytes, joins=False)
+    entered = enter_directory(disk, directory, random_bytes, joins=False, restores=restores)
     try:
         return read_directory(disk, directory, entered)
     except BaseException:

@@ -12,6 +12,7 @@ A stage stays of the kind that it was begun as. One that a node has begun while 
 pieces for partitions that have no other replica, and is published there.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -98,6 +99,8 @@ class StagingRouter:
         self._expiry_ms = round(expiry_s * 1000)
         # Publications by new sinks that are not known yet, by address of the client.
         self._beginning: Counter[str] = Counter()
+        # Set, and replaced, when publications are finished, or the node stops.
+        self._finished = asyncio.Event()
         partitions = node.publisher.partitions
         pieces = node.retention.pieces
         self.calls = PieceCalls(
@@ -284,6 +287,18 @@ class StagingRouter:
         if missing and not await sideloading.fetch(group, missing):
             raise Unavailable(f"pieces for {replica.partition} cannot be fetched")
 
+    async def wait_finished(self) -> None:
+        """Wait until the publications that are not finished now are: all of their records are
+        durable and visible.
+        """
+        numbers = {*self._state.publications}
+        while not numbers.isdisjoint(self._state.publications):
+            await self._finished.wait()
+
+    def _have_finished(self) -> None:
+        self._finished.set()
+        self._finished = asyncio.Event()
+
     # --- events -----------------------------------------------------------------------------------
 
     def applied(self, result: object) -> None:
@@ -292,6 +307,7 @@ class StagingRouter:
             self._publisher.committed(result)
             self._roll_forward.look()
         elif isinstance(result, Finished):
+            self._have_finished()
             self._retention.finished(result.publications)
             self._replicated.look_at_publications()
         elif isinstance(result, GoneStages):
@@ -302,6 +318,7 @@ class StagingRouter:
 
     def restored(self) -> None:
         """The state of `sinks` was replaced by that of a leader's checkpoint."""
+        self._have_finished()
         self._retention.reconcile()
         self._replicated.look_at_publications()
 

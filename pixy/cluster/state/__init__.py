@@ -10,6 +10,14 @@ from pixy.cluster.state.command_rules import empty_of
 from pixy.cluster.state.commands import decoded, partition_command, publication_in, undecodable
 from pixy.cluster.state.element_maxima import ElementMaxima
 from pixy.cluster.state.entry_offsets import misplaced_batch, published_records, takes_publication
+from pixy.cluster.state.exported_state import (
+    ExportedRecord,
+    ExportedState,
+    FoundedCluster,
+    ReadState,
+    export_records,
+    found_cluster,
+)
 from pixy.cluster.state.group_members import (
     GroupMember,
     MemberId,
@@ -96,8 +104,11 @@ __all__ = [
     "ClusterLimits",
     "DeletedTopic",
     "ElementMaxima",
+    "ExportedRecord",
+    "ExportedState",
     "Finished",
     "Forgotten",
+    "FoundedCluster",
     "GoneStages",
     "GroupMember",
     "GroupsChanged",
@@ -114,6 +125,7 @@ __all__ = [
     "PiecesCheck",
     "Process",
     "Publication",
+    "ReadState",
     "ReplicatedStage",
     "SinksState",
     "Topic",
@@ -127,6 +139,8 @@ __all__ = [
     "decoded",
     "delete_command",
     "empty_of",
+    "export_records",
+    "found_cluster",
     "groups_index",
     "is_topic_deletion",
     "log_options",

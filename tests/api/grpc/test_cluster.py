@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from pixy.cluster import (
     CancelPlan,
     ClusterStatus,
     DrainPlan,
+    ExportedRecord,
+    ExportedState,
     MovePlan,
     MovesPlanned,
     NodeStatus,
@@ -179,3 +182,44 @@ async def test_the_status_has_moves_with_state_and_reason(stub: ClusterAsyncStub
     assert (shown.state, shown.waits) == ("waiting", "the partition has no leader")
     assert [(each.node_id, each.copied_bytes, each.total_bytes) for each in shown.copies] == [(3, 1, 2)]
     assert "partition t-0 cannot move on: the partition has no leader" in status.problems
+
+
+# --- exported state -------------------------------------------------------------------------------
+
+
+async def test_state_is_streamed_in_pieces(stub: ClusterAsyncStub, served: FakeServer) -> None:
+    records = [ExportedRecord("groups-0", b"%d" % number, bytes(1000)) for number in range(1000)]
+    served.backend.exported = ExportedState(b"c" * 16, 9, 1234, iter(records))
+    answers = [answer async for answer in stub.ExportState(pb.ExportStateRequest())]
+    first = answers[0]
+    assert (first.cluster_id, first.feature_level, first.time_ms) == (b"c" * 16, 9, 1234)
+    assert first.version
+    assert len(answers) > 3
+    found = [(r.state_group, r.key, r.value) for answer in answers for r in answer.records]
+    assert found == [tuple(record) for record in records]
+
+
+async def test_one_client_has_one_export_at_a_time(stub: ClusterAsyncStub, served: FakeServer) -> None:
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    def records() -> Iterator[ExportedRecord]:
+        yield ExportedRecord("sinks", b"sinks", b"")
+
+    async def export() -> ExportedState:
+        asked.set()
+        await goes_on.wait()
+        return ExportedState(b"", 0, 0, records())
+
+    served.backend.export_state = export  # type: ignore[method-assign]
+    first = asyncio.create_task(_all(stub.ExportState(pb.ExportStateRequest())))
+    await asked.wait()
+    asked.clear()
+    second = asyncio.create_task(_all(stub.ExportState(pb.ExportStateRequest())))
+    await stub.Status(pb.StatusRequest())
+    assert not asked.is_set()
+    goes_on.set()
+    assert len(await first) == len(await second) == 2
+
+
+async def _all(call: Any) -> list[pb.ExportStateResponse]:
+    return [answer async for answer in call]
