@@ -154,7 +154,14 @@ def layers() -> str:
         (BLUE, (("api/grpc", "one file per service"),)),
         (BLUE, (("rpc", "gRPC server for any service"), ("proxy", "checks, gathers, routes"))),
         (VIOLET, (("serving", "connections"), ("http2", "pure"), ("consume", "offers, acks, offsets"))),
-        (GREEN, (("backend", "one protocol: embedded, Kafka"), ("inspect", "check and dump of files"))),
+        (
+            GREEN,
+            (
+                ("backend", "one protocol: embedded, Kafka"),
+                ("backup", "targets, restore"),
+                ("inspect", "check and dump of files"),
+            ),
+        ),
         (GREEN, (("cluster", "a node: raft groups, state"), ("staging", "records before publication"))),
         (GREEN, (("peers", "links between nodes"), ("storage", "files"), ("raft", "one replica, pure"))),
         (AMBER, (("records · kafka_protocol · config · errors · clock · proto", "used by all"),)),

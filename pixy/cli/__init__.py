@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import pixy
+from pixy.cli.backup import backup, restore
 from pixy.cli.cluster import cluster
 from pixy.cli.config import config
 from pixy.cli.consume import ack, consume
@@ -76,5 +77,7 @@ for command in (
     contexts,
     config,
     storage,
+    backup,
+    restore,
 ):
     main.add_command(command)

@@ -118,7 +118,8 @@ ROWS: dict[str, list[Row]] = {
         Row("grpc_addr: 10.0.0.1:19091"),
         Row("$ pixy contexts create billing"),
         Row("from pathlib import Path"),
-        Row("systemctl stop", {"systemctl": NO_SYSTEMD}, before=("mkdir backup",)),
+        Row("pixy backup create", replaced={"/backup/": "backup/", "/var/lib/pixy": "restored"}),
+        Row("systemctl stop", {"systemctl": NO_SYSTEMD}, before=("mkdir -p backup",)),
         Row(
             "pixy offsets set orders",
             before=(

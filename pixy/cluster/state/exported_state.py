@@ -79,7 +79,7 @@ class ExportedState(NamedTuple):
 
 
 def export_records(snapshots: Mapping[str, Records]) -> Iterator[ExportedRecord]:
-    """What is exported of checkpoints, by state group."""
+    """The exported records of checkpoints, which are given by state group."""
     for name, records in snapshots.items():
         for key, value in records:
             exported = _exported(name, key, value)
@@ -99,7 +99,7 @@ def _exported(name: str, key: bytes, value: bytes) -> bytes | None:
     return group.SerializeToString()
 
 
-class ReadState:
+class StateToFound:
     """Exported state, as a backup has it.
 
     Args:
@@ -163,7 +163,7 @@ class FoundedCluster:
     keeps_sinks: bool = True
 
 
-def found_cluster(state: ReadState, founded: FoundedCluster) -> dict[str, Records]:
+def found_cluster(state: StateToFound, founded: FoundedCluster) -> dict[str, Records]:
     """The checkpoints of a new cluster with exported state, by state group.
 
     Raises:
@@ -179,7 +179,7 @@ def found_cluster(state: ReadState, founded: FoundedCluster) -> dict[str, Record
     return found
 
 
-def _metadata(state: ReadState, founded: FoundedCluster) -> Records:
+def _metadata(state: StateToFound, founded: FoundedCluster) -> Records:
     cluster = ClusterRecord(
         groups_count=state.cluster.groups_count,
         next_raft_group=state.cluster.next_raft_group,

@@ -25,7 +25,7 @@ from pixy.cluster.state import (
     METADATA_GROUP,
     SINKS_GROUP,
     FoundedCluster,
-    ReadState,
+    StateToFound,
     Topic,
     found_cluster,
     log_options,
@@ -118,7 +118,7 @@ class FoundedNode:
         log = PartitionLog(self._disk, directory, identity, logs, direct=True)
         return FoundedPartition(log, begin, self._positions.append)
 
-    async def finish(self, state: ReadState, founded: FoundedCluster, make_worker: MakeWorker) -> None:
+    async def finish(self, state: StateToFound, founded: FoundedCluster, make_worker: MakeWorker) -> None:
         """Make the directory one that a start takes; durable on return.
 
         Args:

@@ -12,8 +12,8 @@ from pixy.cluster.state import (
     FoundedCluster,
     GroupsState,
     MetadataState,
-    ReadState,
     SinksState,
+    StateToFound,
     export_records,
     found_cluster,
 )
@@ -116,7 +116,7 @@ def founded(**changes: object) -> FoundedCluster:
 
 def restored(records: Iterable[ExportedRecord], cluster: FoundedCluster) -> dict[str, StateMachine]:
     """The state machines of a new cluster, restored as a start does."""
-    found = found_cluster(ReadState(records), cluster)
+    found = found_cluster(StateToFound(records), cluster)
     machines: dict[str, StateMachine] = {}
     for name, contents in found.items():
         kinds: dict[str, type[StateMachine]] = {"metadata": MetadataState, "sinks": SinksState}
@@ -191,9 +191,9 @@ def test_sinks_go_on_behind_their_last_epochs_unless_records_are_cut() -> None:
 )
 def test_state_that_no_cluster_exports_is_refused(record: ExportedRecord) -> None:
     with pytest.raises(ValueError, match="state group"):
-        found_cluster(ReadState([*exported(), record]), founded())
+        found_cluster(StateToFound([*exported(), record]), founded())
 
 
 def test_state_without_a_cluster_is_refused() -> None:
     with pytest.raises(ValueError, match="0 state groups"):
-        found_cluster(ReadState([]), founded())
+        found_cluster(StateToFound([]), founded())
