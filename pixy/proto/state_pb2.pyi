@@ -1151,6 +1151,7 @@ class PartitionPlacement(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    FOUNDERS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     placement: _builtins.int
     """Number of moves to other nodes that have ended."""
@@ -1159,6 +1160,12 @@ class PartitionPlacement(_message.Message):
     reason: Global___MoveReason.ValueType
     @_builtins.property
     def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def founders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Nodes that it was made on, if some of them are lost since and it has not moved. Absent: its
+        replicas.
+        """
+
     def __init__(
         self,
         *,
@@ -1167,10 +1174,11 @@ class PartitionPlacement(_message.Message):
         plan: _builtins.int = ...,
         reason: Global___MoveReason.ValueType = ...,
         target: _abc.Iterable[_builtins.int] | None = ...,
+        founders: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "placement", b"placement", "plan", b"plan", "reason", b"reason", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["founders", b"founders", "partition", b"partition", "placement", b"placement", "plan", b"plan", "reason", b"reason", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

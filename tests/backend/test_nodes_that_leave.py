@@ -17,7 +17,7 @@ from pixy.cluster.unsafe_recovery import stopped_node
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.raft_group import RaftGroup
-from pixy.raft import NONE, ConfChangeSingle, ConfChangeType, ConfChangeV2
+from pixy.raft import NONE, ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
 from pixy.records import OffsetCommit, TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
@@ -250,6 +250,45 @@ def test_a_node_is_not_forgotten_that_a_state_group_needs(
         await until_left(asked, goes.id)
 
     run_cluster(scenario, tmp_path)
+
+
+def test_a_replica_that_opens_after_losses_is_one_of_those_that_the_partition_was_made_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the nodes that are left for the voters, and be a majority of too few."""
+    opened: dict[tuple[int, int], tuple[int, ...]] = {}
+    group_of = Driver.group
+
+    def noted(driver: Driver, raft_group: int, conf_state: ConfState) -> RaftGroup:
+        opened.setdefault((driver.node_id, raft_group), conf_state.voters)
+        return group_of(driver, raft_group, conf_state)
+
+    monkeypatch.setattr(Driver, "group", noted)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        asked, lost, late = (cluster.by_id(id) for id in (1, 3, 4))
+        await asked.backend.create_topic("first", 1)
+        # As fast as it may be, for then it is not known yet that it is away.
+        cluster.split(late.number)
+        await asked.backend.create_topic("topic", 4)
+        groups = asked.node.metadata.topics["topic"].raft_groups
+        founders = dict(zip(groups, asked.node.metadata.topics["topic"].replicas, strict=True))
+        await lost.kill()
+        await until(lambda: asked.node.unreachable() == [lost.id, late.id])
+        await asked.backend.forget_node(lost.id)
+        await late.kill()
+        cluster.network.heal()
+        await late.start()
+        for number in range(4):
+            await asked.append(b"value", partition=number)
+        there = {group: nodes for group, nodes in founders.items() if late.id in nodes}
+        await until(lambda: all((late.id, group) in opened for group in there))
+        assert any(lost.id in nodes for nodes in there.values())
+        assert {group: opened[late.id, group] for group in there} == {
+            group: tuple(sorted(nodes)) for group, nodes in there.items()
+        }
+
+    run_cluster(scenario, tmp_path, 4)
 
 
 @pytest.mark.parametrize("after_s", [0, 0.1, 0.25, 0.5])

@@ -407,9 +407,11 @@ class Partitions:
         this node is one of them for sure. Any other replica is told of the members by a snapshot:
         it would take itself for a voter.
         """
-        if self.has_moved(replica) or self._driver.node_id not in replica.replicas:
+        topic, number = replica.partition
+        founders = self._by_topic[topic].topic.founders.get(number, replica.replicas)
+        if self.has_moved(replica) or self._driver.node_id not in founders:
             return ConfState()
-        return ConfState(tuple(sorted(replica.replicas)))
+        return ConfState(tuple(sorted(founders)))
 
     def drop_topic(self, topic: Topic, then: Callable[[], None]) -> None:
         """Delete the partitions of a topic: unknown at once, their files removed later.

@@ -102,12 +102,14 @@ def ended(command: EndMoves, topics: Mapping[str, Topic]) -> MovesChanged:
 
     def changed(topic: Topic, asked: Iterable[PartitionMove]) -> Topic:
         replicas, placements, moves = list(topic.replicas), dict(topic.placements), dict(topic.moves)
+        founders = dict(topic.founders)
         for each in asked:
             target = moves.pop(each.partition).target
             if {*target} != {*replicas[each.partition]}:
                 placements[each.partition] = each.placement + 1
+                founders.pop(each.partition, None)
             replicas[each.partition] = target
-        return replace(topic, replicas=tuple(replicas), placements=placements, moves=moves)
+        return replace(topic, replicas=tuple(replicas), placements=placements, moves=moves, founders=founders)
 
     return _changed(command.moves, topics, why_refused, changed)
 

@@ -44,6 +44,8 @@ class Topic:
             others than those that name it are not counted.
         placements: number of moves to other nodes that have ended, of the partitions with any.
         moves: those under way, by number of the partition.
+        founders: nodes that partitions were made on, of those that have lost some of them since
+            and have not moved. A replica that opens late is one of these, however few are left.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Topic:
     alterations: int = 0
     placements: Mapping[int, int] = field(default_factory=dict)
     moves: Mapping[int, Move] = field(default_factory=dict)
+    founders: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def placed(self) -> ReplicaSets:
@@ -90,11 +93,16 @@ class Topic:
         """The topic after the loss of a node; only replicas without another one stay there."""
         left = {replicas: _without(replicas, node_id) or replicas for replicas in set(self.replicas)}
         replicas = tuple([left[each] for each in self.replicas])
+        lost = {
+            number: before
+            for number, (before, after) in enumerate(zip(self.replicas, replicas, strict=True))
+            if after != before and not self.placement(number)
+        }
         moves = {
             number: move._replace(target=_without(move.target, node_id) or replicas[number])
             for number, move in self.moves.items()
         }
-        return replace(self, replicas=replicas, moves=moves)
+        return replace(self, replicas=replicas, moves=moves, founders={**lost, **self.founders})
 
     def moved_from(self, node_id: int, plan: int) -> "Topic":
         """The topic when a node leaves: its replicas are to go, except those without another."""
@@ -117,7 +125,10 @@ class Topic:
             replica_sets=[ReplicaSet(node_ids=replicas) for replicas in sets],
             replica_set=[sets[replicas] for replicas in self.replicas],
             alterations=self.alterations,
-            placements=[self._placement_record(number) for number in sorted({*self.placements, *self.moves})],
+            placements=[
+                self._placement_record(number)
+                for number in sorted({*self.placements, *self.moves, *self.founders})
+            ],
         )
 
     def _placement_record(self, number: int) -> PartitionPlacement:
@@ -126,6 +137,7 @@ class Topic:
         if move is not None:
             record.plan, record.reason = move.plan, move.reason
             record.target.extend(move.target)
+        record.founders.extend(self.founders.get(number, ()))
         return record
 
 
@@ -159,6 +171,7 @@ def topic_of(record: TopicRecord) -> Topic:
             for each in record.placements
             if each.target
         },
+        {each.partition: tuple(each.founders) for each in record.placements if each.founders},
     )
 
 
@@ -174,10 +187,13 @@ def check_restored_topic(topic: Topic, next_node_id: int, next_raft_group: int, 
         0 < each <= _VERSION_MAX for each in versions
     ):
         raise ValueError(f"version {topic.version} of topic {topic.name}, or its replicas")
-    for nodes in {*topic.replicas, *[move.target for move in topic.moves.values()]}:
+    targets = [move.target for move in topic.moves.values()]
+    for nodes in {*topic.replicas, *targets, *topic.founders.values()}:
         if not nodes or len({*nodes}) < len(nodes) or not all(0 < each < next_node_id for each in nodes):
             raise ValueError(f"replicas on nodes {list(nodes)} in topic {topic.name}")
-    if not all(0 <= each < len(topic.replicas) for each in (*topic.placements, *topic.moves)):
+    if not all(
+        0 <= each < len(topic.replicas) for each in (*topic.placements, *topic.moves, *topic.founders)
+    ):
         raise ValueError(f"a move of a partition that topic {topic.name} does not have")
     if not all(0 < each <= _NUMBER_MAX for each in topic.placements.values()):
         raise ValueError(f"a partition of topic {topic.name} that has moved too often")

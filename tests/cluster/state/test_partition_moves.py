@@ -130,6 +130,20 @@ def test_a_move_that_is_taken_back_is_under_way_until_it_ends() -> None:
     assert state.topics["t"] == before
 
 
+def test_the_nodes_that_a_partition_was_made_on_are_known_until_it_has_moved() -> None:
+    """A founder that opens its replica after losses is not the majority of those that are left."""
+    state = cluster_of(4)
+    before = create(state)
+    for node_id, left in ((2, (1, 3)), (3, (1,))):
+        run(state, forget_node=ForgetNode(node_id=node_id))
+        assert state.topics["t"] == replace(before, replicas=(left,), founders={0: (1, 2, 3)})
+    assert restored_of(state).topics == state.topics
+    end(state, partition_move(moved(state, (1, 4)), 0, (1, 4)))
+    assert state.topics["t"] == replace(before, replicas=((1, 4),), placements={0: 1})
+    run(state, forget_node=ForgetNode(node_id=4))
+    assert state.topics["t"] == replace(before, replicas=((1,),), placements={0: 1})
+
+
 def test_a_move_to_the_same_nodes_in_another_order_is_no_other_placement() -> None:
     """A node that was down since the topic was made is a founder of the partition."""
     state = cluster_of(3)
@@ -293,7 +307,7 @@ def test_a_node_leaves_its_replicas_at_once_where_a_node_would_not_know_moves() 
     state = cluster_of(3)
     before = create(state)
     left = run(state, remove_node=RemoveNode(node_id=2))
-    assert left == LeftNode(state.nodes[2], (replace(before, replicas=((1, 3),)),))
+    assert left == LeftNode(state.nodes[2], (replace(before, replicas=((1, 3),), founders={0: (1, 2, 3)}),))
 
 
 def test_a_removed_node_gets_no_replicas_by_a_move() -> None:

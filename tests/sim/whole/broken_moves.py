@@ -20,6 +20,7 @@ _depart = Driver.depart
 _look_at = VoterReconciler._look_at
 _record = Topic.record
 _takes = Driver._takes
+_topic_without = Topic.without
 _wanted_of_partition = VoterReconciler._wanted_of_partition
 
 
@@ -30,6 +31,11 @@ def founds_what_it_moves_to(_: Partitions, replica: PartitionReplica) -> ConfSta
     """A newcomer takes the nodes that a partition moves to for its members."""
     nodes = replica.replicas if replica.move is None else replica.move.target
     return ConfState(tuple(sorted(nodes)))
+
+
+def forgets_founders(self: Topic, node_id: int) -> Topic:
+    """A replica that opens after the loss of a node takes those that are left for founders."""
+    return replace(_topic_without(self, node_id), founders={})
 
 
 def keeps_first_entries(self: RaftGroup, index: int) -> None:

@@ -15,7 +15,7 @@ from pixy.multiraft.departed_groups import DepartedGroups
 from tests.sim.kit.rules import Rule
 from tests.sim.whole import broken_moves as broken
 from tests.sim.whole.faults import FaultKind
-from tests.sim.whole.focuses import BUSY, PRODUCERS, aimed
+from tests.sim.whole.focuses import BUSY, MAKERS, PRODUCERS, SLOW, aimed
 from tests.sim.whole.network import Weather
 from tests.sim.whole.swarm import Focus, Formation, Swarm, Writing
 
@@ -67,6 +67,18 @@ MOVE_RULES: dict[str, Rule[Swarm]] = {
         [patch.object(Partitions, "_configuration", broken.founds_what_it_moves_to)],
         _moving(FaultKind.CRASH_LEADER, *_CUTS),
         seed=2,
+    ),
+    "a founder that opens late knows all founders": Rule(
+        [patch.object(Topic, "without", broken.forgets_founders)],
+        aimed(
+            FaultKind.LOST_DISK,
+            FaultKind.LAGGARD,
+            forms=Formation(3, 0.1, 1, False),
+            habits=MAKERS,
+            weather=SLOW,
+            duration_s=12.0,
+        ),
+        seed=19,
     ),
     "a newcomer takes no first entries": Rule(
         [
