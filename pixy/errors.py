@@ -20,6 +20,7 @@ __all__ = [
     "DataDirectoryError",
     "DeadlineExceeded",
     "FailedPrecondition",
+    "HeldByOtherProtocol",
     "Internal",
     "InvalidAck",
     "InvalidArgument",
@@ -287,6 +288,12 @@ class FailedPrecondition(PixyError):
     grpc_status = 9
     http_status = 412
     kafka_code = 42
+
+
+class HeldByOtherProtocol(FailedPrecondition):
+    """Members of another protocol have the consumer group: Kafka's clients, or pixy's own."""
+
+    kafka_code = 23
 
 
 class VoidEntry(FailedPrecondition):

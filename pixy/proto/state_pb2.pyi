@@ -2189,6 +2189,7 @@ class GroupsCommand(_message.Message):
     RELEASE_PARTITIONS_FIELD_NUMBER: _builtins.int
     DELETE_OFFSETS_FIELD_NUMBER: _builtins.int
     CUT_OFFSETS_FIELD_NUMBER: _builtins.int
+    SET_CLASSIC_GROUP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commit_offsets(self) -> Global___CommitOffsets: ...
     @_builtins.property
@@ -2211,6 +2212,8 @@ class GroupsCommand(_message.Message):
     def delete_offsets(self) -> Global___DeleteOffsets: ...
     @_builtins.property
     def cut_offsets(self) -> Global___CutOffsets: ...
+    @_builtins.property
+    def set_classic_group(self) -> Global___SetClassicGroup: ...
     def __init__(
         self,
         *,
@@ -2225,12 +2228,13 @@ class GroupsCommand(_message.Message):
         release_partitions: Global___ReleasePartitions | None = ...,
         delete_offsets: Global___DeleteOffsets | None = ...,
         cut_offsets: Global___CutOffsets | None = ...,
+        set_classic_group: Global___SetClassicGroup | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "cut_offsets", b"cut_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "cut_offsets", b"cut_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_classic_group", b"set_classic_group", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "cut_offsets", b"cut_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "cut_offsets", b"cut_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_classic_group", b"set_classic_group", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "join_group", "leave_group", "expel_process", "set_targets", "release_partitions", "delete_offsets", "cut_offsets"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "join_group", "leave_group", "expel_process", "set_targets", "release_partitions", "delete_offsets", "cut_offsets", "set_classic_group"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -2303,6 +2307,7 @@ class CommitOffsets(_message.Message):
     SET_FIELD_NUMBER: _builtins.int
     MAX_GROUPS_FIELD_NUMBER: _builtins.int
     MAX_OFFSET_BYTES_FIELD_NUMBER: _builtins.int
+    CLASSIC_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     timestamp_ms: _builtins.int
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
@@ -2321,6 +2326,10 @@ class CommitOffsets(_message.Message):
     """
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]: ...
+    @_builtins.property
+    def classic(self) -> Global___ClassicCommitter:
+        """A member of the classic protocol commits: refused unless the group has it, in this generation."""
+
     def __init__(
         self,
         *,
@@ -2332,14 +2341,162 @@ class CommitOffsets(_message.Message):
         set: _builtins.bool = ...,
         max_groups: _builtins.int = ...,
         max_offset_bytes: _builtins.int = ...,
+        classic: Global___ClassicCommitter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classic", b"classic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "max_groups", b"max_groups", "max_offset_bytes", b"max_offset_bytes", "node_id", b"node_id", "offsets", b"offsets", "set", b"set", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classic", b"classic", "group", b"group", "incarnation", b"incarnation", "max_groups", b"max_groups", "max_offset_bytes", b"max_offset_bytes", "node_id", b"node_id", "offsets", b"offsets", "set", b"set", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommitOffsets: _TypeAlias = CommitOffsets  # noqa: Y015
+
+@_typing.final
+class ClassicCommitter(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    member_id: _builtins.str
+    generation: _builtins.int
+    def __init__(
+        self,
+        *,
+        member_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "member_id", b"member_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassicCommitter: _TypeAlias = ClassicCommitter  # noqa: Y015
+
+@_typing.final
+class SetClassicGroup(_message.Message):
+    """What the coordinator of a group of Kafka's classic protocol stores: at the begin of each
+    generation, and with its assignment. Refused while the group has other members.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    MAX_GROUPS_FIELD_NUMBER: _builtins.int
+    MAX_OFFSET_BYTES_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    timestamp_ms: _builtins.int
+    """Wall clock of the proposer, milliseconds since the Unix epoch."""
+    term: _builtins.int
+    """Refused in another term: another coordinator has the group."""
+    max_groups: _builtins.int
+    """See `JoinGroup` and `CommitOffsets`."""
+    max_offset_bytes: _builtins.int
+    @_builtins.property
+    def record(self) -> Global___ClassicGroupRecord: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        record: Global___ClassicGroupRecord | None = ...,
+        timestamp_ms: _builtins.int = ...,
+        term: _builtins.int = ...,
+        max_groups: _builtins.int = ...,
+        max_offset_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max_groups", b"max_groups", "max_offset_bytes", b"max_offset_bytes", "record", b"record", "term", b"term", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetClassicGroup: _TypeAlias = SetClassicGroup  # noqa: Y015
+
+@_typing.final
+class ClassicGroupRecord(_message.Message):
+    """A group of the classic protocol in one generation; without members it only counts on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    PROTOCOL_TYPE_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    IS_ASSIGNED_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    protocol_type: _builtins.str
+    protocol: _builtins.str
+    leader: _builtins.str
+    """Id of the member that assigns."""
+    is_assigned: _builtins.bool
+    """The leader has assigned the partitions of this generation."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassicMemberRecord]: ...
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        protocol_type: _builtins.str = ...,
+        protocol: _builtins.str = ...,
+        leader: _builtins.str = ...,
+        is_assigned: _builtins.bool = ...,
+        members: _abc.Iterable[Global___ClassicMemberRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "is_assigned", b"is_assigned", "leader", b"leader", "members", b"members", "protocol", b"protocol", "protocol_type", b"protocol_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassicGroupRecord: _TypeAlias = ClassicGroupRecord  # noqa: Y015
+
+@_typing.final
+class ClassicMemberRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_HOST_FIELD_NUMBER: _builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    member_id: _builtins.str
+    instance_id: _builtins.str
+    """Absent: a dynamic member."""
+    client_id: _builtins.str
+    client_host: _builtins.str
+    session_timeout_ms: _builtins.int
+    rebalance_timeout_ms: _builtins.int
+    metadata: _builtins.bytes
+    """Of the selected protocol; its bytes are the clients' own."""
+    assignment: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        member_id: _builtins.str = ...,
+        instance_id: _builtins.str | None = ...,
+        client_id: _builtins.str = ...,
+        client_host: _builtins.str = ...,
+        session_timeout_ms: _builtins.int = ...,
+        rebalance_timeout_ms: _builtins.int = ...,
+        metadata: _builtins.bytes = ...,
+        assignment: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "instance_id", b"instance_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "assignment", b"assignment", "client_host", b"client_host", "client_id", b"client_id", "instance_id", b"instance_id", "member_id", b"member_id", "metadata", b"metadata", "rebalance_timeout_ms", b"rebalance_timeout_ms", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__instance_id: _TypeAlias = _typing.Literal["instance_id"]  # noqa: Y015
+    _WhichOneofArgType__instance_id: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__instance_id) -> _WhichOneofReturnType__instance_id | None: ...
+
+Global___ClassicMemberRecord: _TypeAlias = ClassicMemberRecord  # noqa: Y015
 
 @_typing.final
 class MemberId(_message.Message):
@@ -2641,6 +2798,7 @@ class CommittedOffset(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     HANDED_OUT_FIELD_NUMBER: _builtins.int
     SET_MS_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -2663,6 +2821,8 @@ class CommittedOffset(_message.Message):
     if there was no offset. If it was set or removed since, nothing is committed. Absent: whatever
     there is.
     """
+    foreign: _builtins.bool
+    """The metadata is of another program, and no acks."""
     def __init__(
         self,
         *,
@@ -2675,10 +2835,11 @@ class CommittedOffset(_message.Message):
         epoch: _builtins.int = ...,
         handed_out: _builtins.int | None = ...,
         set_ms: _builtins.int | None = ...,
+        foreign: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "_set_ms", b"_set_ms", "handed_out", b"handed_out", "set_ms", b"set_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "_set_ms", b"_set_ms", "epoch", b"epoch", "handed_out", b"handed_out", "member", b"member", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "set_ms", b"set_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "_set_ms", b"_set_ms", "epoch", b"epoch", "foreign", b"foreign", "handed_out", b"handed_out", "member", b"member", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "set_ms", b"set_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__handed_out: _TypeAlias = _typing.Literal["handed_out"]  # noqa: Y015
     _WhichOneofArgType__handed_out: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out"]  # noqa: Y015
@@ -2725,6 +2886,7 @@ class DeleteOffsets(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     SEEN_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     """Empty: all topics."""
@@ -2734,6 +2896,10 @@ class DeleteOffsets(_message.Message):
     """Checksum of the offsets that the node saw when it was asked. If there are others by now, none is
     removed. Absent: whatever there is.
     """
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only of these partitions of the topic; empty: of all."""
+
     def __init__(
         self,
         *,
@@ -2741,10 +2907,11 @@ class DeleteOffsets(_message.Message):
         topic: _builtins.str = ...,
         topic_id: _builtins.bytes = ...,
         seen: _builtins.int | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seen", b"_seen", "seen", b"seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seen", b"_seen", "group", b"group", "seen", b"seen", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seen", b"_seen", "group", b"group", "partitions", b"partitions", "seen", b"seen", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seen: _TypeAlias = _typing.Literal["seen"]  # noqa: Y015
     _WhichOneofArgType__seen: _TypeAlias = _typing.Literal["_seen", b"_seen"]  # noqa: Y015
@@ -2811,6 +2978,7 @@ class GroupRecord(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     ACTIVE_MS_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_FIELD_NUMBER: _builtins.int
+    CLASSIC_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     active_ms: _builtins.int
     """Time of the last commit, or when the group last had members."""
@@ -2818,16 +2986,21 @@ class GroupRecord(_message.Message):
     def membership(self) -> Global___GroupMembers:
         """Absent: it has no members."""
 
+    @_builtins.property
+    def classic(self) -> Global___ClassicGroupRecord:
+        """Absent: it never had members of the classic protocol."""
+
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         active_ms: _builtins.int = ...,
         membership: Global___GroupMembers | None = ...,
+        classic: Global___ClassicGroupRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["membership", b"membership"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classic", b"classic", "membership", b"membership"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "group", b"group", "membership", b"membership"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "classic", b"classic", "group", b"group", "membership", b"membership"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

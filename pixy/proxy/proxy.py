@@ -684,7 +684,7 @@ def _partition_offsets(partition: int, begin: int, end: int, commit: OffsetCommi
         return PartitionOffsets(partition, begin, end, -1, 0, "", "")
     metadata = fitting(commit.metadata)
     try:
-        sparse_acks = describe(commit.offset, decode(commit.offset, metadata))
+        sparse_acks = describe(commit.offset, decode(commit.offset, fitting(commit.acks)))
     except InvalidOffset:
         sparse_acks = ""  # metadata of another program: shown unchanged, ignored by consumers
     lag = max(0, end - max(commit.offset, begin))

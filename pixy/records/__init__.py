@@ -24,7 +24,7 @@ from pixy.records.batch import (
     split_batches,
 )
 from pixy.records.crc import crc32c
-from pixy.records.positions import OffsetCommit, OffsetRange, TopicPartition
+from pixy.records.positions import ForeignCommit, OffsetCommit, OffsetRange, TopicPartition
 from pixy.records.topic_name import check_topic_name
 from pixy.records.unpack import UNPACKED_BYTES_MAX
 
@@ -69,6 +69,7 @@ __all__ = [
     "BatchHeader",
     "BatchLimits",
     "CheckEffort",
+    "ForeignCommit",
     "Header",
     "LongCheckError",
     "NewBatch",

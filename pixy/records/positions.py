@@ -24,3 +24,21 @@ class OffsetCommit(NamedTuple):
 
     offset: int
     metadata: str = ""
+
+    @property
+    def acks(self) -> str:
+        """The acks in `metadata`; empty if it is another program's."""
+        return self.metadata
+
+
+class ForeignCommit(OffsetCommit):
+    """A position that another program has committed: its metadata is of no concern here, though it
+    may look like acks.
+    """
+
+    __slots__ = ()
+
+    @property
+    def acks(self) -> str:
+        """As `OffsetCommit`."""
+        return ""

@@ -4,6 +4,7 @@ Pure: committed commands in, state and what changed out, the same on every node.
 be is judged here, too. Nothing here reads a disk or a clock, or knows which node it runs on.
 """
 
+from pixy.cluster.state.classic_records import classic_record
 from pixy.cluster.state.cluster_limits import ClusterLimits
 from pixy.cluster.state.command_maxima import why_too_large, why_too_many_bytes
 from pixy.cluster.state.command_rules import empty_of
@@ -41,6 +42,7 @@ from pixy.cluster.state.metadata import (
 from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.nodes import (
     APPLIED_LEVEL,
+    CLASSIC_LEVEL,
     COPIES_LEVEL,
     DEPARTURES_LEVEL,
     FEATURE_LEVEL,
@@ -81,6 +83,7 @@ from pixy.cluster.state.topic_config import log_options
 __all__ = [
     "APPLIED_LEVEL",
     "CALL_PIECES_MAX",
+    "CLASSIC_LEVEL",
     "COPIES_LEVEL",
     "DEPARTURES_LEVEL",
     "FEATURE_LEVEL",
@@ -135,6 +138,7 @@ __all__ = [
     "check_joined",
     "check_place",
     "check_told",
+    "classic_record",
     "create_command",
     "decoded",
     "delete_command",

@@ -25,6 +25,7 @@ from pixy.proto.state_pb2 import (
     GroupsCommand,
     JoinGroup,
     MetadataCommand,
+    SetClassicGroup,
 )
 
 _PARTITIONS_MAX_ALONE = 10_000
@@ -81,12 +82,14 @@ class ClusterLimits:
             case "alter_topic":
                 command.alter_topic.max_partitions = self.max_partitions
 
-    def limit_group(self, command: JoinGroup | CommitOffsets) -> None:
+    def limit_group(self, command: JoinGroup | CommitOffsets | SetClassicGroup) -> None:
         """Add the limit to a command that may be for a new consumer group, if every node knows
-        it.
+        it; to what is stored of a classic one that of its memory, too.
         """
         if self._are_known:
             command.max_groups = self._max_groups
+            if isinstance(command, SetClassicGroup):
+                command.max_offset_bytes = self._max_offset_bytes
 
     def limit_offsets(self, command: CommitOffsets, state: GroupsState) -> None:
         """Judge offsets that a client sets, or at which a consumer group begins, before they are

@@ -53,6 +53,8 @@ ELEMENTS_MAX: Mapping[str, int] = {
     "CommitOffsets.offsets": _PARTITIONS,
     "ForgetTopics.topic_ids": _PARTITIONS,
     "CutOffsets.ends": 10 * _PARTITIONS,
+    "DeleteOffsets.partitions": _PARTITIONS,
+    "ClassicGroupRecord.members": _GROUPS,
     "TouchGroups.groups": _GROUPS,
     "ExpireGroups.groups": _GROUPS,
     "ExpelProcess.groups": _GROUPS,

@@ -44,6 +44,7 @@ other nodes send in the same way, since whatever is in the log is applied by all
     ReleasePartitions
     ExpelProcess        of a process of the sender, else without effect
     SetTargets          without effect
+    SetClassicGroup     without effect
 
     partitions
     ------------------  ----------------------------------------------------------------------------
@@ -419,6 +420,7 @@ RULES: Mapping[type[Message], Mapping[str, Rule]] = {
         "release_partitions": Rule(_leave_group),
         "delete_offsets": Rule(_delete_offsets),
         "cut_offsets": Rule(_never),
+        "set_classic_group": _OF_LEADER,
     },
     PartitionCommand: {
         "set_log_begin_offset": Rule(_set_log_begin_offset, _is_retention),

@@ -32,6 +32,7 @@ from pixy.cluster.state.publications import SinksState
 from pixy.cluster.state.topic import Topic, topic_of
 from pixy.parsed_messages import parsed
 from pixy.proto.state_pb2 import (
+    ClassicGroupRecord,
     ClusterRecord,
     CutOffsets,
     ForgetTopics,
@@ -96,6 +97,12 @@ def _exported(name: str, key: bytes, value: bytes) -> bytes | None:
         return value
     group = parsed(GroupRecord, value)
     group.ClearField("membership")
+    if group.HasField("classic"):
+        # It counts on, so that members of before are told apart.
+        kept = ClassicGroupRecord(
+            generation=group.classic.generation, protocol_type=group.classic.protocol_type
+        )
+        group.classic.CopyFrom(kept)
     return group.SerializeToString()
 
 

@@ -9,14 +9,18 @@ A commit replaces the value of its group and changes nothing in place, so a snap
 a dictionary, whatever its size; the rest of it can be read on another thread. Of a group's offsets
 it replaces those in its topics, and leaves those in others as they are.
 
-Members and owners of partitions are in `group_members`. They fence commits:
+Members and owners of partitions are in `group_members`. Instead of these a group may have members
+of Kafka's classic protocol: their coordinator decides everything, and what it stores is a value
+here (`classic_records`), taken in the term of its leadership alone. They fence commits:
 
     offsets committed by       are taken
     -------------------------  ---------------------------------------------------------------------
     a client that sets them    unless others have been set, or they were removed, since it was asked
-                               for: `OffsetsSet`. Their partitions have another epoch from then on
+                               for: `OffsetsSet`. Their partitions have another epoch from then on.
+                               Not while classic members have the group, who would not hear of it
     a member                   if it owns the partitions, under the epochs that the commit is based
                                on; else `OwnedElsewhere` or `OffsetsSet`
+    a classic member           if it is one in the present generation; else `OwnedElsewhere`
     nobody                     while the group has no members; else `OwnedElsewhere`
 
 Topics are forgotten at once, and what groups have of them is removed later, some groups at a time:
@@ -30,6 +34,8 @@ from struct import Struct
 from sys import intern
 from typing import NamedTuple
 
+from pixy.classic_groups import StoredClassicGroup
+from pixy.cluster.state.classic_records import classic_bytes, classic_group_of, classic_record
 from pixy.cluster.state.commands import decoded
 from pixy.cluster.state.group_members import (
     NO_MEMBERS,
@@ -48,6 +54,7 @@ from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.scan_order import ScanOrder
 from pixy.errors import (
     FailedPrecondition,
+    HeldByOtherProtocol,
     OffsetsSet,
     OwnedElsewhere,
     PixyError,
@@ -70,10 +77,11 @@ from pixy.proto.state_pb2 import (
     LeaveGroup,
     OffsetRecord,
     ReleasePartitions,
+    SetClassicGroup,
     SetTargets,
     TouchGroups,
 )
-from pixy.records import OffsetCommit, crc32c
+from pixy.records import ForeignCommit, OffsetCommit, crc32c
 
 FIRST_GROUPS_GROUP = 2
 """The raft group of `groups-0`; the others follow."""
@@ -97,18 +105,25 @@ class _Stored(NamedTuple):
     handed_out: int | None
     # As in `CommittedOffset`, 0 if it was not set.
     set_ms: int = 0
+    foreign: bool = False
 
 
 class _Group(NamedTuple):
     """One consumer group: time of its last activity, its committed offsets by topic id and
-    partition, and its members.
+    partition, its members, and the classic group that it is or was.
 
-    Invariant: no topic is without offsets.
+    Invariant: no topic is without offsets; it has members of one kind at most.
     """
 
     active_ms: int
     offsets: Mapping[bytes, Mapping[int, _Stored]]
     membership: Membership = NO_MEMBERS
+    classic: StoredClassicGroup | None = None
+
+    @property
+    def classic_members(self) -> int:
+        """Number of members of the classic protocol."""
+        return 0 if self.classic is None else len(self.classic.members)
 
 
 class Forgotten(NamedTuple):
@@ -141,7 +156,8 @@ class GroupsState:
     """Consumer groups: committed offsets by partition, and members.
 
     Attributes:
-        offset_bytes: memory of all committed offsets, about, with their metadata.
+        offset_bytes: memory of all committed offsets, about, with their metadata, and of classic
+            members.
     """
 
     def __init__(self) -> None:
@@ -157,6 +173,8 @@ class GroupsState:
         self._owned: NameIndex[bytes] = NameIndex()
         # Groups with something of a forgotten topic that is not swept yet, by topic id.
         self._stale: NameIndex[bytes] = NameIndex()
+        # Groups with classic members.
+        self._classic: set[str] = set()
         # Groups by the processes of their members, and by the topics that these subscribe to.
         self._by_process: NameIndex[Process] = NameIndex()
         self._by_subscription: NameIndex[str] = NameIndex()
@@ -190,8 +208,10 @@ class GroupsState:
                 return self._apply_to_members(command, term)
         return None
 
-    def _apply_to_members(self, command: GroupsCommand, term: int) -> GroupsChanged | PixyError:
+    def _apply_to_members(self, command: GroupsCommand, term: int) -> GroupsChanged | PixyError | None:
         match command.WhichOneof("command"):
+            case "set_classic_group":
+                return self._set_classic(command.set_classic_group, term)
             case "join_group":
                 return self._join(command.join_group)
             case "leave_group":
@@ -209,7 +229,8 @@ class GroupsState:
         """Offsets that a consumer group has committed in a topic, by partition."""
         stored = self._stored(consumer_group, topic_id)
         return {
-            partition: OffsetCommit(each.offset, each.metadata.decode()) for partition, each in stored.items()
+            partition: (ForeignCommit if each.foreign else OffsetCommit)(each.offset, each.metadata.decode())
+            for partition, each in stored.items()
         }
 
     def handed_out(self, consumer_group: str, topic_id: bytes) -> Mapping[int, int]:
@@ -289,15 +310,23 @@ class GroupsState:
         return NO_MEMBERS if group is None else group.membership
 
     def has_members(self, consumer_group: str) -> bool:
-        """True if a consumer group has members."""
+        """True if a consumer group has members, of whatever kind."""
         group = self._groups.get(consumer_group)
-        return group is not None and bool(group.membership.members)
+        return group is not None and bool(group.membership.members or group.classic_members)
+
+    def classic(self, consumer_group: str) -> StoredClassicGroup | None:
+        """A classic group as its coordinator has stored it, None if the group never was one."""
+        return self._groups.get(consumer_group, _NO_GROUP).classic
 
     def has_offsets(self, consumer_group: str) -> bool:
         """True if a consumer group has committed offsets."""
         self._settle(consumer_group)
         group = self._groups.get(consumer_group)
         return group is not None and bool(group.offsets)
+
+    def classic_groups(self) -> Collection[str]:
+        """Consumer groups with members of the classic protocol."""
+        return self._classic
 
     def processes(self) -> Collection[Process]:
         """Processes that have members."""
@@ -369,7 +398,9 @@ class GroupsState:
         self.offset_bytes = offset_bytes
         for name, group in groups.items():
             membership = membership_of(group.membership) if group.HasField("membership") else NO_MEMBERS
-            self._put(name, _Group(group.active_ms, offsets.get(name, {}), membership))
+            classic = classic_group_of(group.classic) if group.HasField("classic") else None
+            self.offset_bytes += classic_bytes(classic)
+            self._put(name, _Group(group.active_ms, offsets.get(name, {}), membership, classic))
             for topic_id in offsets.get(name, ()):
                 self._by_topic.add(topic_id, name)
 
@@ -386,7 +417,7 @@ class GroupsState:
         self._settle(name)
         before = self._groups.get(name, _NO_GROUP)
         membership = before.membership
-        refusal = _refusal_to_set(command, before.offsets) if command.set else _refusal(command, membership)
+        refusal = _refusal_to_set(command, before) if command.set else _refusal(command, before)
         if refusal is not None:
             return refusal
         if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
@@ -406,7 +437,8 @@ class GroupsState:
         if command.set and membership.topics:
             membership = membership.with_offsets_set(_partitions(command.offsets))
         offsets = {**before.offsets, **changed}
-        self._put(name, _Group(max(before.active_ms, command.timestamp_ms), offsets, membership))
+        active_ms = max(before.active_ms, command.timestamp_ms)
+        self._put(name, _Group(active_ms, offsets, membership, before.classic))
         return None if membership is before.membership else GroupsChanged([name], membership.epoch)
 
     def _forget_topics(self, command: ForgetTopics) -> Forgotten:
@@ -456,6 +488,8 @@ class GroupsState:
         before = self._groups.get(command.group, _NO_GROUP)
         if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
             return exceeded
+        if before.classic_members:
+            return _held_by_classic(command.group, before)
         message = command.member
         # Many groups have these strings.
         topics = tuple([intern(topic) for topic in sorted(set(message.topics))])
@@ -512,14 +546,47 @@ class GroupsState:
             self._put(name, group._replace(membership=membership if membership.members else NO_MEMBERS))
         return GroupsChanged([name])
 
+    # --- classic members --------------------------------------------------------------------------
+
+    def _set_classic(self, command: SetClassicGroup, term: int) -> PixyError | None:
+        name = command.group
+        if command.term != term:
+            return FailedPrecondition(f"group {name} was to be stored in term {command.term}, not {term}")
+        self._settle(name)
+        before = self._groups.get(name, _NO_GROUP)
+        if before.membership.members:
+            return HeldByOtherProtocol(f"pixy's own consumers are members of consumer group {name}")
+        if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
+            return exceeded
+        classic = classic_group_of(command.record)
+        grown = classic_bytes(classic) - classic_bytes(before.classic)
+        if (exceeded := self.exceeded_bytes(name, grown, command.max_offset_bytes)) is not None:
+            return exceeded
+        self.offset_bytes += grown
+        active_ms = max(before.active_ms, command.timestamp_ms)
+        self._put(name, before._replace(active_ms=active_ms, classic=classic))
+        return None
+
+    def _end_classic(self, name: str) -> None:
+        """Forget that a group was a classic one."""
+        group = self._groups[name]
+        self.offset_bytes -= classic_bytes(group.classic)
+        self._groups[name] = group._replace(classic=None)
+
     # --- groups -----------------------------------------------------------------------------------
 
     def _put(self, name: str, group: _Group) -> None:
-        """Replace a group; one without offsets and members goes."""
+        """Replace a group; one without offsets and members goes, unless it is a classic one, which
+        counts on until it expires.
+        """
         before = self._groups.get(name, _NO_GROUP)
+        if group.classic_members:
+            self._classic.add(name)
+        else:
+            self._classic.discard(name)
         if group.membership is not before.membership:
             self._index(name, before.membership, group.membership)
-        if group.offsets or group.membership.members:
+        if group.offsets or group.membership.members or group.classic is not None:
             self._groups[name] = group
             if before is _NO_GROUP:
                 self._order.add(name)
@@ -546,7 +613,8 @@ class GroupsState:
             self._settle(name)
             group = self._groups.get(name)
             # There may have been a commit or a member since the decision to expire the group.
-            if group is not None and group.active_ms < command.before_ms and not group.membership.members:
+            if group is not None and group.active_ms < command.before_ms and not self.has_members(name):
+                self._end_classic(name)
                 self._remove_offsets(name, group.offsets)
 
     def beyond(self, topic_id: bytes, partition: int, end_offset: int) -> list[str]:
@@ -565,6 +633,7 @@ class GroupsState:
                 stored[each.partition] = before._replace(
                     offset=min(before.offset, each.end_offset),
                     metadata=b"",
+                    foreign=False,
                     handed_out=None if before.handed_out is None else min(before.handed_out, each.end_offset),
                 )
                 self.offset_bytes -= len(before.metadata)
@@ -577,28 +646,40 @@ class GroupsState:
         group = self._groups.get(name, _NO_GROUP)
         members = group.membership.members.values()
         clients = {each.client_id for each in members if not topic or topic in each.topics}
+        if group.classic is not None and not command.partitions:
+            # Only their coordinator knows what they subscribe to; it has removed some partitions.
+            clients |= {each.client_id for each in group.classic.members}
         if clients:
             return FailedPrecondition(
                 f"consumer group {name} has consumers{where}: {', '.join(sorted(clients)[:_CLIENTS_NAMED])}"
             )
         gone = {id: each for id, each in group.offsets.items() if not topic or id == command.topic_id}
-        if not gone:
+        if topic and command.partitions:
+            numbers = {*command.partitions}
+            gone = {id: _only(stored, numbers) for id, stored in gone.items()}
+        if not any(gone.values()) and (topic or group.classic is None):
             return UnknownGroup(f"consumer group {name} has no offsets{where}")
         if command.HasField("seen") and _checksum(gone) != command.seen:
             return FailedPrecondition(
                 f"consumer group {name} has other offsets{where} than when their removal was asked for, and keeps them"
             )
+        if not topic:
+            self._end_classic(name)
         self._remove_offsets(name, gone)
         return None
 
     def _remove_offsets(self, name: str, gone: Mapping[bytes, Mapping[int, _Stored]]) -> None:
         """Remove a group's offsets in some topics."""
         group = self._groups[name]
-        kept = {topic_id: each for topic_id, each in group.offsets.items() if topic_id not in gone}
-        self._put(name, group._replace(offsets=kept))
+        kept = dict(group.offsets)
         for topic_id, offsets in gone.items():
             self.offset_bytes -= _bytes_of(offsets)
-            self._by_topic.discard(topic_id, name)
+            left = {number: each for number, each in kept.pop(topic_id).items() if number not in offsets}
+            if left:
+                kept[topic_id] = left
+            else:
+                self._by_topic.discard(topic_id, name)
+        self._put(name, group._replace(offsets=kept))
 
 
 _NO_GROUP = _Group(0, {})
@@ -630,12 +711,20 @@ def _partitions(offsets: Iterable[CommittedOffset]) -> dict[bytes, list[int]]:
     return found
 
 
-def _refusal(command: CommitOffsets, membership: Membership) -> PixyError | None:
+def _refusal(command: CommitOffsets, before: _Group) -> PixyError | None:
     """The reason to refuse a commit, None if it is taken."""
+    membership = before.membership
+    if command.HasField("classic"):
+        return _classic_refusal(command, before.classic)
     if not command.node_id:
-        if membership.members:
+        if membership.members or before.classic_members:
             return OwnedElsewhere(f"consumer group {command.group} has members: only they commit its offsets")
         return None
+    return _member_refusal(command, membership)
+
+
+def _member_refusal(command: CommitOffsets, membership: Membership) -> PixyError | None:
+    """The reason to refuse a commit of members."""
     for offset in command.offsets:
         member = MemberId(command.node_id, command.incarnation, offset.member)
         if not membership.is_based_on(offset.topic_id, offset.partition, member, offset.epoch):
@@ -649,12 +738,34 @@ def _refusal(command: CommitOffsets, membership: Membership) -> PixyError | None
     return None
 
 
-def _refusal_to_set(
-    command: CommitOffsets, before: Mapping[bytes, Mapping[int, _Stored]]
-) -> OffsetsSet | None:
-    """The reason not to set offsets: they were seen, and have been set or removed since."""
+def _classic_refusal(command: CommitOffsets, classic: StoredClassicGroup | None) -> OwnedElsewhere | None:
+    """The reason to refuse a commit of a classic member."""
+    by, name = command.classic, command.group
+    if classic is None or all(each.member_id != by.member_id for each in classic.members):
+        return OwnedElsewhere(f"consumer group {name} has no member {by.member_id}")
+    if by.generation != classic.generation:
+        return OwnedElsewhere(
+            f"consumer group {name} is in generation {classic.generation}, not {by.generation}"
+        )
+    return None
+
+
+def _held_by_classic(name: str, group: _Group) -> HeldByOtherProtocol:
+    assert group.classic is not None
+    clients = sorted({each.client_id for each in group.classic.members})
+    return HeldByOtherProtocol(
+        f"Kafka clients are members of consumer group {name}: {', '.join(clients[:_CLIENTS_NAMED])}"
+    )
+
+
+def _refusal_to_set(command: CommitOffsets, before: _Group) -> PixyError | None:
+    """The reason not to set offsets: they were seen, and have been set or removed since; or classic
+    members would go on where they are.
+    """
+    if before.classic_members:
+        return _held_by_classic(command.group, before)
     for offset in command.offsets:
-        stored = before.get(offset.topic_id, {}).get(offset.partition)
+        stored = before.offsets.get(offset.topic_id, {}).get(offset.partition)
         was_set, seen = _set_ms(stored), offset.set_ms
         # A group that has begun since goes on with what is set.
         if offset.HasField("set_ms") and not (seen <= was_set <= max(seen, 0) or _is(stored, offset)):
@@ -670,7 +781,7 @@ def _is_beyond(stored: _Stored | None, end_offset: int) -> bool:
     if stored is None:
         return False
     # Acks that a client has set, or an earlier release, may lie anywhere.
-    is_unknown = bool(stored.metadata) and not stored.handed_out
+    is_unknown = bool(stored.metadata) and not stored.handed_out and not stored.foreign
     return is_unknown or max(stored.offset, stored.handed_out or 0) > end_offset
 
 
@@ -703,9 +814,14 @@ def _store(
         set_ms = max(timestamp_ms, set_ms + 1)
     metadata = offset.metadata.encode()
     offsets[offset.partition] = _Stored(
-        intern(offset.topic), offset.offset, metadata, timestamp_ms, known, set_ms
+        intern(offset.topic), offset.offset, metadata, timestamp_ms, known, set_ms, offset.foreign
     )
     return len(metadata) + _OFFSET_BYTES if before is None else len(metadata) - len(before.metadata)
+
+
+def _only(offsets: Mapping[int, _Stored], numbers: Set[int]) -> dict[int, _Stored]:
+    """Offsets of some partitions."""
+    return {number: each for number, each in offsets.items() if number in numbers}
 
 
 def _bytes_of(offsets: Mapping[int, _Stored]) -> int:
@@ -716,12 +832,12 @@ def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[
     for name, group in groups.items():
         gone = {topic_id for topic_id in stale if name in stale.names(topic_id)}
         membership = membership_record(group.membership, gone)
-        if gone and membership is None and gone.issuperset(group.offsets):
+        if gone and membership is None and group.classic is None and gone.issuperset(group.offsets):
             continue
-        yield (
-            _GROUP_KEY + name.encode(),
-            GroupRecord(group=name, active_ms=group.active_ms, membership=membership).SerializeToString(),
-        )
+        record = GroupRecord(group=name, active_ms=group.active_ms, membership=membership)
+        if group.classic is not None:
+            record.classic.CopyFrom(classic_record(group.classic))
+        yield _GROUP_KEY + name.encode(), record.SerializeToString()
         for topic_id, offsets in group.offsets.items():
             if topic_id not in gone:
                 yield from _offset_records(name, topic_id, offsets)
@@ -730,16 +846,17 @@ def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[
 def _offset_records(
     name: str, topic_id: bytes, offsets: Mapping[int, _Stored]
 ) -> Iterator[tuple[bytes, bytes]]:
-    for partition, (topic, offset, metadata, timestamp_ms, handed_out, set_ms) in offsets.items():
+    for partition, stored in offsets.items():
         committed = CommittedOffset(
-            topic=topic,
+            topic=stored.topic,
             topic_id=topic_id,
             partition=partition,
-            offset=offset,
-            metadata=metadata.decode(),
-            handed_out=handed_out,
-            set_ms=set_ms or None,
+            offset=stored.offset,
+            metadata=stored.metadata.decode(),
+            handed_out=stored.handed_out,
+            set_ms=stored.set_ms or None,
+            foreign=stored.foreign,
         )
-        record = OffsetRecord(group=name, offset=committed, timestamp_ms=timestamp_ms)
+        record = OffsetRecord(group=name, offset=committed, timestamp_ms=stored.timestamp_ms)
         key = b"\0".join((_OFFSET_KEY[:-1], name.encode(), topic_id.hex().encode(), b"%d" % partition))
         yield key, record.SerializeToString()

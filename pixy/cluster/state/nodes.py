@@ -50,7 +50,7 @@ from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, Remo
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 9
+FEATURE_LEVEL = 10
 """Feature level of this release:
 
     0  a node alone
@@ -66,6 +66,7 @@ FEATURE_LEVEL = 9
        or alter topics say what was seen
     8  nodes give copies of partitions
     9  commands that move replicas between nodes; nodes say when they have applied an entry
+    10 groups of Kafka's classic protocol; offsets whose metadata is of another program
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -106,6 +107,9 @@ APPLIED_LEVEL = 9
 
 LEAVING_LEVEL = 9
 """First level at which no node says that a state group needs one that leaves, only a partition."""
+
+CLASSIC_LEVEL = 10
+"""First level at which all nodes know groups of Kafka's classic protocol."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

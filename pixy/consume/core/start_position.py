@@ -5,6 +5,7 @@ none                                       the end, or the log begin offset; see
 within the log                             the offset; records acked above it are skipped
 below the log begin offset (retention)     the log begin offset; logged
 beyond the end (truncated, another log)    the end; acks above are void; logged
+with metadata of another program           the offset
 with metadata that is not sparse acks      the offset; the metadata is discarded; logged
 with more sparse acks than a commit can    the offset; records acked above it are skipped; logged:
 have, of an earlier release                the next commit has the first of them
@@ -57,7 +58,7 @@ def resume(
 
     tracker = OffsetTracker(commit.offset)
     try:
-        for begin, end in sparse_acks.iterate(commit.offset, commit.metadata):
+        for begin, end in sparse_acks.iterate(commit.offset, commit.acks):
             tracker.skip(begin, min(end, served.end))
     except InvalidOffset as error:
         shown = commit.metadata[:_SHOWN_CHARS]
