@@ -22,6 +22,7 @@ from math import inf
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from pixy.backend.classic import ClassicGroups
 from pixy.cluster import ClusterStatus, ExportedState, MoveRequest, MovesPlanned
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import MoveReason, PartitionMove
@@ -544,6 +545,10 @@ class Backend(StagedWrites, Protocol):
 
     async def consumer_group_exists(self, group: str) -> bool:
         """True if a consumer group has members."""
+
+    @property
+    def classic_groups(self) -> ClassicGroups | None:
+        """Groups of Kafka clients; None for a Kafka cluster, which clients ask themselves."""
 
     # --- monitoring -------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
-from pixy.cluster.consumer_groups import LEASE_S, why_ended
+from pixy.cluster.consumer_groups import LEASE_S, ClassicCoordinator, NotServed, why_ended
 from pixy.cluster.log import (
     RESTORING,
     WHY_RESTORING,
@@ -29,6 +29,7 @@ from pixy.cluster.publications import pieces_of, staged_error
 from pixy.cluster.replicas import check_journal_reaches, check_reset
 from pixy.cluster.snapshots import TransferCounts
 from pixy.cluster.state import (
+    CLASSIC_LEVEL,
     FEATURE_LEVEL,
     FIRST_GROUPS_GROUP,
     METADATA_GROUP,
@@ -81,6 +82,7 @@ from pixy.cluster.unsafe_recovery import (
 )
 
 __all__ = [
+    "CLASSIC_LEVEL",
     "FEATURE_LEVEL",
     "FIRST_GROUPS_GROUP",
     "LEASE_S",
@@ -91,6 +93,7 @@ __all__ = [
     "SINKS_GROUP",
     "WHY_RESTORING",
     "CancelPlan",
+    "ClassicCoordinator",
     "ClusterOptions",
     "ClusterStatus",
     "DiskSpace",
@@ -117,6 +120,7 @@ __all__ = [
     "NodeObserver",
     "NodeOptions",
     "NodeStatus",
+    "NotServed",
     "PartitionReplica",
     "PeerMethod",
     "Process",

@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 import structlog
 
 from pixy.aio.futures import reject, resolve
+from pixy.classic_groups import ClassicOptions
 from pixy.clock import Clock
 from pixy.cluster.bootstrap import Bootstrap
-from pixy.cluster.consumer_groups import GroupCoordinator
+from pixy.cluster.consumer_groups import ClassicCoordinator, GroupCoordinator
 from pixy.cluster.log import (
     LogCounters,
     LogPeers,
@@ -129,6 +130,7 @@ class Node:
         commands: changes of topics, nodes and consumer groups, from `start` on.
         partitions: the partitions, from `start` on.
         staging: staged writes, from `start` on.
+        classic_groups: coordinator of groups of Kafka's classic protocol, from `start` on.
         publisher: the part of these that only this node has.
         observer: receives changes of topics.
         peers: the other nodes, from `start` on; None if it never has any.
@@ -161,6 +163,7 @@ class Node:
     publisher: LonePublisher
     staging: StagingRouter
     commands: NodeCommands
+    classic_groups: ClassicCoordinator
 
     def __init__(
         self,
@@ -235,6 +238,7 @@ class Node:
         self._starting = False
         self._reactions.begin(self.staging, self._group_coordinator)
         self._group_coordinator.tick()
+        self.classic_groups.look()
         await self._write_first_entry()
         if self.peers is not None:
             await self._register(self.peers)
@@ -257,6 +261,7 @@ class Node:
         self._stopped = True
         self._proposals.stop()
         self._group_coordinator.stop()
+        await self.classic_groups.stop()
         if self.peers is not None and self._broken is None:
             await self.peers.hand_over()
         await self.staging.stop()
@@ -372,6 +377,17 @@ class Node:
             self._proposals.propose_if_room,
             self._heard_at,
             self.starts_of_others,
+        )
+        self.classic_groups = ClassicCoordinator(
+            self,
+            self._proposals.propose_if_room,
+            self._limits,
+            ClassicOptions(
+                members_max=self._options.limits.max_group_members,
+                member_bytes_max=self._options.limits.max_group_member_bytes,
+                initial_delay_ms=round(self._options.storage.group_initial_rebalance_delay * 1000),
+            ),
+            self._options.random_bytes,
         )
         self._reactions = StateListener(
             self.state_groups,
@@ -619,6 +635,7 @@ class Node:
             if self._departures is not None:
                 self._departures.look()
             self._group_coordinator.tick()
+            self.classic_groups.look()
             self.staging.look()
 
     def _look_for_left_voters(self) -> None:

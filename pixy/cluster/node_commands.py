@@ -4,7 +4,7 @@ Each is durable and applied here on return.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -484,6 +484,21 @@ class NodeCommands:
         command = DeleteOffsets(group=consumer_group, topic=topic, topic_id=topic_id)
         if self._state_groups.feature_level >= SEEN_LEVEL:
             command.seen = seen
+        await self.change_group(consumer_group, GroupsCommand(delete_offsets=command).SerializeToString())
+
+    async def delete_partition_offsets(
+        self, consumer_group: str, topic: str, topic_id: bytes, partitions: Collection[int]
+    ) -> None:
+        """Remove the offsets of a consumer group in partitions that the coordinator of a classic
+        group knows to be subscribed to by nobody.
+
+        Raises:
+            UnknownGroup: it has none.
+            FailedPrecondition: one of pixy's own consumers subscribes to the topic.
+        """
+        command = DeleteOffsets(
+            group=consumer_group, topic=topic, topic_id=topic_id, partitions=sorted(partitions)
+        )
         await self.change_group(consumer_group, GroupsCommand(delete_offsets=command).SerializeToString())
 
     def check_removing(self) -> None:

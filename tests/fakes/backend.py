@@ -512,6 +512,7 @@ class FakeBackend:
         commits = self.groups.commits.get(group, {})
         return {each.partition: commit for each, commit in commits.items() if each.topic == topic}
 
+    classic_groups: None = None
     joins_at_once: bool = True
     keeps_handed_out: bool = True
 

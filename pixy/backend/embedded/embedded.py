@@ -8,6 +8,7 @@ It composes the parts of this package and decides nothing itself.
     remote_partitions      records of the others, by calls to nodes that have replicas
     topic_descriptions     topics as clients see them
     consumer_groups        commits, owners; `local_members` of this process
+    classic_groups         groups of Kafka clients, and their offsets
     node_staging           staged writes
     neighbour_calls        calls of consumer groups to other nodes
     call_handlers          the other side of the calls, for other nodes
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 from pixy.aio.steps import in_steps
 from pixy.aio.tasks import Tasks
 from pixy.backend.embedded.call_handlers import CallHandlers
+from pixy.backend.embedded.classic_groups import NodeClassicGroups
 from pixy.backend.embedded.consumer_groups import ConsumerGroups
 from pixy.backend.embedded.group_membership import REMOVED, MemberCallbacks
 from pixy.backend.embedded.local_members import LocalMembers
@@ -100,6 +102,7 @@ class EmbeddedBackend:
         self._remote = RemotePartitions(node)
         self._members = LocalMembers(node, self._tasks, drain_s)
         self._groups = ConsumerGroups(node, self._members)
+        self.classic_groups = NodeClassicGroups(node, self._check_running)
         self._neighbour_calls = NeighbourCalls(PeerMethod.CONSUME)
         self._descriptions = TopicDescriptions(node, self._start.check)
         # Called for every record.

@@ -314,6 +314,7 @@ class KafkaBackend:
         self._check_running()
         return await self._offsets.committed(group, topic)
 
+    classic_groups = None
     joins_at_once = False
     keeps_handed_out = False
 

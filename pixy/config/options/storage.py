@@ -55,6 +55,11 @@ class StorageConfig:
         7 * 24 * 3600.0,
         "How long the committed offsets of a consumer group without consumers are kept. 0s: forever.",
     )
+    group_initial_rebalance_delay: float = seconds(
+        3.0,
+        "How long the first member of a group of Kafka clients waits for others, which join it without "
+        "a rebalance. 0s: not at all.",
+    )
     segment_bytes: int = size(
         256 * MIB,
         "Size at which a partition rolls to a new segment file, at most 1 GiB. A topic's own "
@@ -145,5 +150,17 @@ class LimitsConfig:
         "Memory of committed offsets on each node, about: 256 bytes for one, and its metadata. Clients "
         "cannot set further ones beyond that, and consumer groups cannot begin to consume further "
         "partitions; what those that have begun commit always passes. In eight equal parts, as the "
-        "groups.",
+        "groups. Members of groups of Kafka clients count as well.",
+    )
+    max_group_members: int = integer(
+        1000,
+        "Members of a group of Kafka clients. Further ones are answered GROUP_MAX_SIZE_REACHED.",
+        minimum=1,
+        maximum=10_000,
+    )
+    max_group_member_bytes: int = size(
+        256 << 10,
+        "Names and metadata of a member of a group of Kafka clients, in all protocols that it knows. All "
+        "members of a group together have 4 MiB, with what is assigned to them.",
+        minimum=1024,
     )
