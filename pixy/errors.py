@@ -14,11 +14,13 @@ from typing import ClassVar, Self
 __all__ = [
     "AckBeyondEnd",
     "AckElsewhere",
+    "BatchesDivided",
     "ConfigError",
     "CopyTryLater",
     "CorruptData",
     "DataDirectoryError",
     "DeadlineExceeded",
+    "DuplicateSequence",
     "FailedPrecondition",
     "HeldByOtherProtocol",
     "Internal",
@@ -29,6 +31,7 @@ __all__ = [
     "InvalidGroup",
     "InvalidHeaders",
     "InvalidOffset",
+    "InvalidProducerEpoch",
     "InvalidRecords",
     "InvalidTopic",
     "LongPollTimeout",
@@ -40,6 +43,7 @@ __all__ = [
     "NotFound",
     "OffsetOutOfRange",
     "OffsetsSet",
+    "OutOfOrderSequence",
     "OwnedElsewhere",
     "OwnerUndecided",
     "PartitionNotFound",
@@ -52,6 +56,7 @@ __all__ = [
     "StaleTopicVersion",
     "StartError",
     "StorageFault",
+    "TooManyProducers",
     "TooManyRequests",
     "TopicExists",
     "TopicMissing",
@@ -199,6 +204,14 @@ class InvalidCopyRequest(InvalidArgument):
     """A request of a copy session names no data, or data behind the end of a segment."""
 
 
+class DuplicateSequence(PixyError):
+    """A batch of a producer was written before, and nobody knows its offset any more."""
+
+    grpc_status = 6
+    http_status = 409
+    kafka_code = 46
+
+
 class TopicExists(PixyError):
     """A topic of that name exists already."""
 
@@ -306,6 +319,22 @@ class StaleTopicVersion(FailedPrecondition):
     """
 
 
+class OutOfOrderSequence(FailedPrecondition):
+    """A batch of a producer does not follow the one that was written last."""
+
+    kafka_code = 45
+
+
+class InvalidProducerEpoch(FailedPrecondition):
+    """A batch has an older epoch than its producer: it comes too late."""
+
+    kafka_code = 47
+
+
+class BatchesDivided(FailedPrecondition):
+    """Batches of producers that share an entry are not written: each is to be proposed alone."""
+
+
 # --- limits and availability ----------------------------------------------------------------------
 
 
@@ -320,6 +349,14 @@ class ResourceExhausted(PixyError):
 
 class TooManyRequests(ResourceExhausted):
     """Too many consume requests of one group and topic are waiting."""
+
+
+class TooManyProducers(ResourceExhausted):
+    """A partition knows as many producers as it may. Kafka has no such limit: the code is one that
+    all its clients take as a reason to send the batch again.
+    """
+
+    kafka_code = 19
 
 
 class DeadlineExceeded(PixyError):

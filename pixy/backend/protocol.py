@@ -357,6 +357,12 @@ class Backend(StagedWrites, Protocol):
         divided if it is refused because of some of its records. Clients may take turns
         (`ClientDone`).
 
+        A batch with a producer id is written once, however often it is appended: a repetition is
+        answered with the offset of its original, when that is durable. Its epoch and sequences are
+        judged where it is written; `done` gets `OutOfOrderSequence`, `InvalidProducerEpoch`,
+        `DuplicateSequence`, or the retriable `TooManyProducers`. It shares no order with other
+        batches than those of its producer.
+
         Args:
             age_s: age of the oldest record that somebody waits for, which counts towards the time
                 limit of a write. Negative for a longer limit; batches behind it may be answered
@@ -365,6 +371,15 @@ class Backend(StagedWrites, Protocol):
         Raises:
             UnknownPartition: there is no such partition; `done` is not called then. One of several
                 nodes asks others first, and `done` is called with it.
+        """
+
+    async def new_producer_id(self) -> int:
+        """An id for an idempotent producer, which nobody else ever gets: its epoch begins with 0.
+
+        Raises:
+            FailedPrecondition: a node of the cluster has an older release; or a Kafka cluster, in
+                front of which batches with producer ids are not taken.
+            Unavailable, DeadlineExceeded: the cluster gives none in time.
         """
 
     async def fetch(

@@ -29,6 +29,7 @@ from pixy.cluster.publications import pieces_of, staged_error
 from pixy.cluster.replicas import check_journal_reaches, check_reset
 from pixy.cluster.snapshots import TransferCounts
 from pixy.cluster.state import (
+    BLOCK_IDS,
     CLASSIC_LEVEL,
     FEATURE_LEVEL,
     FIRST_GROUPS_GROUP,
@@ -82,6 +83,7 @@ from pixy.cluster.unsafe_recovery import (
 )
 
 __all__ = [
+    "BLOCK_IDS",
     "CLASSIC_LEVEL",
     "FEATURE_LEVEL",
     "FIRST_GROUPS_GROUP",

@@ -24,9 +24,11 @@ from pixy.cluster.state import (
     IDENTITY_LEVEL,
     MOVES_LEVEL,
     PLACEMENT_LEVEL,
+    PRODUCERS_LEVEL,
     REMOVING_LEVEL,
     SEEN_LEVEL,
     WHY_NO_MOVES,
+    WHY_NO_PRODUCERS,
     ClusterLimits,
     DeletedTopic,
     MovesChanged,
@@ -50,6 +52,7 @@ from pixy.errors import (
 from pixy.multiraft import NEVER, Repeated
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
+    AllocateProducerIds,
     BeginMoves,
     CommitOffsets,
     DeleteOffsets,
@@ -441,6 +444,24 @@ class NodeCommands:
         command = MetadataCommand(begin_moves=BeginMoves(reason=reason, moves=moves))
         result = await self._run(command, _COMMAND_S)
         return result.refused if isinstance(result, MovesChanged) else ()
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        """Take a block of producer ids, which nobody else ever gets; returns the first one.
+
+        Raises:
+            FailedPrecondition: a node has an older release.
+            Unavailable, DeadlineExceeded: no majority in time.
+        """
+        self.check_producers()
+        command = MetadataCommand(allocate_producer_ids=AllocateProducerIds(count=count))
+        result = await self._run(command, _COMMAND_S)
+        first: int = result.value if isinstance(result, Repeated) else result
+        return first
+
+    def check_producers(self) -> None:
+        """Raise `FailedPrecondition` while a node would not know what producers have written."""
+        if self._state_groups.feature_level < PRODUCERS_LEVEL:
+            raise FailedPrecondition(WHY_NO_PRODUCERS)
 
     def check_moving(self) -> None:
         """Raise `FailedPrecondition` while a node would not know moves."""

@@ -40,6 +40,7 @@ from pixy.storage import (
     read_copy_manifest,
     unlink_directories,
     write_copy_manifest,
+    write_table,
 )
 
 SYNC_BYTES = 16 << 20
@@ -165,12 +166,14 @@ class StagedCopy:
         self._unsynced_bytes = 0
         return self._position(self.begin_offset, self.end_offset, base, size)
 
-    def seal(self, state: AppliedPosition, own: OwnRecords | None) -> AppliedPosition:
+    def seal(self, state: AppliedPosition, own: OwnRecords | None, producers: bytes) -> AppliedPosition:
         """Make the directory the whole log of a replica, durably.
 
         Args:
             state: the applied position to become, without segments.
             own: the records that the replica keeps, which end where the copied ones begin.
+            producers: table of the producers that have written these records, and perhaps later
+                ones; empty if there are none.
 
         Returns:
             The applied position that the directory is for.
@@ -182,6 +185,7 @@ class StagedCopy:
         begin_offset = self.begin_offset if own is None else own.begin_offset
         complete = AppliedPosition()
         complete.CopyFrom(state)
+        complete.producers = bool(producers)
         complete.log_begin_offset = min(state.end_offset, max(state.log_begin_offset, begin_offset))
         if complete.log_begin_offset == complete.end_offset:
             complete.segment_base_offset, complete.segment_bytes = complete.end_offset, 0
@@ -193,6 +197,8 @@ class StagedCopy:
         self._log.close()
         # Segments would have claimed it.
         self._log.claim()
+        if producers:
+            write_table(self._disk, self._directory, producers)
         self._write_manifest(copied)
         if own is not None:
             own.log.share(self._directory, complete.log_begin_offset)

@@ -13,7 +13,9 @@ and changes nothing.
     an entry to be applied again with a batch that does not      damaged: the next start is refused
     continue the log
     index that is missing from a long segment, contradicts it,   warning
-    or has no segment; unknown file
+    or has no segment; producers that are missing or damaged;
+    unknown file
+    producers of a newer version                                 damaged: the next start is refused
     an applied position that no log has                          damaged: the partition is not ready
     segments without an applied position or an entry; a name     damaged: the next start is refused
     like `x.log`
@@ -24,18 +26,21 @@ import re
 import sys
 from pathlib import Path
 
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect.replayed_entries import ReplayedEntries
 from pixy.inspect.report import Report, Verdict
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.records import BatchHeader
+from pixy.records import BatchHeader, ProducerTable
 from pixy.storage import (
     DAMAGE_MARK,
     INDEX_INTERVAL_BYTES,
+    PRODUCERS_FILE,
+    PRODUCERS_PART,
     RETIRED,
     Disk,
     OffsetIndex,
     TimeIndex,
+    read_producers,
     scan_batches,
     segment_path,
     why_no_position,
@@ -103,6 +108,8 @@ class _PartitionCheck:
                 self._segment(base, self._size(base), synced=False)
         else:
             self._with_position(self._applied, bases)
+            if self._applied.producers:
+                self._producers()
         # An impossible position does not say what follows.
         if self._replayed is not None and self._replayed.fault and not reason:
             found = f"{self._replayed.fault}: the next start is refused"
@@ -135,10 +142,20 @@ class _PartitionCheck:
             parts.append(f"{replayed.records} records in the journal to be applied again")
         return "; ".join(parts)
 
+    def _producers(self) -> None:
+        path = self._directory / PRODUCERS_FILE
+        try:
+            ProducerTable.decoded(read_producers(self._disk, path))
+        except DataDirectoryError as error:
+            self._report.damaged("producers", path, f"{error}: the next start is refused")
+        except (OSError, CorruptData) as error:
+            found = f"{error}: the next start finds the producers anew, from the headers in the segments"
+            self._report.warn("producers", path, found)
+
     def _base_offsets(self, names: list[str]) -> list[int]:
         bases = []
         for name in names:
-            if name == "identity":
+            if name in ("identity", PRODUCERS_FILE, PRODUCERS_PART):
                 continue
             if name == DAMAGE_MARK:
                 found = "a check has found damage: the next start fetches the partition from another node"

@@ -5,7 +5,14 @@ idle groups rest. It knows neither topics nor commands, and never sends anything
 node does for it is in `DriverHooks`.
 """
 
-from pixy.multiraft.dedup_table import WINDOW, DedupSnapshot, DedupTable, DedupVerdict
+from pixy.multiraft.dedup_table import (
+    WINDOW,
+    DedupSnapshot,
+    DedupTable,
+    DedupVerdict,
+    error_text,
+    stored_error,
+)
 from pixy.multiraft.departed_groups import DepartedGroups
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.driver_options import (
@@ -83,6 +90,7 @@ __all__ = [
     "continues",
     "entry_bytes_max",
     "entry_of",
+    "error_text",
     "found_state",
     "frame_bytes_max",
     "hard_state_of",
@@ -93,6 +101,7 @@ __all__ = [
     "replicas_in_sync",
     "reset_record",
     "split_checkpoint",
+    "stored_error",
     "why_impossible",
     "why_never_a_member",
     "why_no_configuration",

@@ -93,7 +93,7 @@ class _Row:
         oldest = self.last - WINDOW
         kept = sorted([sequence for sequence in self.kept[::2] if sequence and sequence > oldest])
         failed = self.errors or {}
-        texts = [_text(failed.get(sequence)) for sequence in kept]
+        texts = [error_text(failed.get(sequence)) for sequence in kept]
         while texts and not texts[-1]:
             texts.pop()
         return ProposerRow(
@@ -165,11 +165,13 @@ class DedupTable:
         return DedupSnapshot(tuple([row.copy() for row in self._rows]))
 
 
-def _text(error: PixyError | None) -> str:
+def error_text(error: PixyError | None) -> str:
+    """An error as it is stored, empty for none."""
     return "" if error is None else f"{type(error).__name__}:{error}"
 
 
-def _error(text: str) -> PixyError:
+def stored_error(text: str) -> PixyError:
+    """The error of a text of `error_text`."""
     name, _, reason = text.partition(":")
     known = getattr(errors, name, PixyError)
     # Classes with arguments of their own are never the result of a command.
@@ -181,5 +183,5 @@ def _decoded(message: ProposerRow) -> _Row:
     texts = [*message.errors, *[""] * len(message.sequences)]
     for sequence, value, text in zip(message.sequences, message.values, texts, strict=False):
         if sequence <= INDEX_MAX:  # else no correct node has written the row
-            row.record(sequence, _error(text) if text else value)
+            row.record(sequence, stored_error(text) if text else value)
     return row

@@ -397,7 +397,7 @@ class Driver:
                 tail_ids.add(proposal)
             else:
                 group.tail_ids = {proposal}  # groups without any share an empty set
-            self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
+            self._append(group, *group.stamp(kind, bytearray(payload), group.term), proposal)
             self.drive(group)
         return True
 

@@ -19,6 +19,9 @@ one is not: what is forwarded names the proposal in flight before it, without wh
 not take it. A leader appends nothing of its own while something is on its way to it as to another
 node.
 
+Batches of producers share entries with such ones alone. An entry of which a leader takes some and
+not others comes back (`BatchesDivided`), and each of its batches is proposed alone.
+
 Sequences ascend in the order of the calls, and the newest in flight is less than `WINDOW` above the
 oldest. Invariant: what waits was proposed by nobody.
 """
@@ -28,18 +31,18 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pixy.entry_ids import ProposalId
-from pixy.errors import DeadlineExceeded, PixyError, Unavailable
+from pixy.errors import BatchesDivided, DeadlineExceeded, PixyError, Unavailable
 from pixy.multiraft.dedup_table import WINDOW, DedupTable, DedupVerdict
 from pixy.raft import NONE
-from pixy.records import offsets_of
+from pixy.records import has_producer, offsets_of
 from pixy.storage import EntryType
 
 Done = Callable[[Any], None]
 """Gets the result of a proposal: that of the applied entry, `Repeated`, or a `PixyError`."""
 
-Stamp = Callable[[EntryType, bytes | bytearray, int], bytes | bytearray]
+Stamp = Callable[[EntryType, bytes | bytearray, int], tuple[EntryType, bytes | bytearray]]
 """Makes the payload of the next entry final, which will have this term; changes it in place where
-it can.
+it can. Another entry may take the place of one that is not to be: its result is the proposal's.
 """
 
 _RECORD_BATCH = EntryType.RECORD_BATCH
@@ -239,10 +242,12 @@ class Proposals(Generic[_Target]):
         group = self._group
         if group.leads:
             term = group.term
-            payload = group.stamp(kind, payload, term)
+            stamped, final = group.stamp(kind, payload, term)
             # A constructor in Python takes as long as all the rest.
             self._in_flight[sequence] = _new(Proposal, (kind, payload, done, deadline, term))
-            self._append(group, kind, payload, _new(ProposalId, (self._node_id, self._incarnation, sequence)))
+            self._append(
+                group, stamped, final, _new(ProposalId, (self._node_id, self._incarnation, sequence))
+            )
         else:
             proposal = self._in_flight[sequence] = Proposal(kind, payload, done, deadline, 0)
             self._forward(sequence, proposal)
@@ -281,10 +286,8 @@ class Proposals(Generic[_Target]):
         """
         waiting = self._waiting
         first = waiting.popleft()
-        if first.kind is not _RECORD_BATCH or not waiting:
-            return first
         taken, size = [first], len(first.payload)
-        while waiting and waiting[0].kind is _RECORD_BATCH:
+        while waiting and _may_share(first, waiting[0]):
             size += len(waiting[0].payload)
             if size > _ENTRY_BYTES_MAX:
                 break
@@ -295,8 +298,14 @@ class Proposals(Generic[_Target]):
         if self._group.leads:
             # The first one was admitted. The others come with it, and are counted.
             self._has_room(self._group, len(payload) - len(first.payload))
-        callers = _EntryCallers(taken)
+        callers = _EntryCallers(taken, self._divided)
         return Proposal(_RECORD_BATCHES, payload, callers, callers.deadline, 0)
+
+    def _divided(self, batches: Sequence[Proposal]) -> None:
+        """Nothing of a shared entry is written: propose each of its batches alone, before what
+        waits.
+        """
+        self._waiting.extendleft(batch._replace(done=_AloneCaller(batch.done)) for batch in reversed(batches))
 
     def propose_again(self) -> None:
         """Propose everything in flight again, because there is another leader or a message may be
@@ -385,6 +394,8 @@ class Proposals(Generic[_Target]):
         other._waiting.extend(self._waiting)
         self._waiting.clear()
         for sequence, proposal in moved.items():
+            if isinstance(proposal.done, _EntryCallers):
+                proposal.done.divided = other._divided
             other._forward(sequence, proposal)
         other.pump()
 
@@ -412,9 +423,9 @@ class Proposals(Generic[_Target]):
         """Append a proposal whose payload nobody else has."""
         kind, payload, done, deadline, _ = proposal
         group = self._group
-        payload = group.stamp(kind, payload, group.term)
+        stamped, final = group.stamp(kind, payload, group.term)
         self._in_flight[sequence] = Proposal(kind, payload, done, deadline, group.term)
-        self._append(group, kind, payload, self._id(sequence))
+        self._append(group, stamped, final, self._id(sequence))
 
     def _leader_elsewhere(self) -> bool:
         """True if another node leads, to which proposals can be forwarded."""
@@ -456,16 +467,23 @@ class _EntryCallers:
 
     Args:
         batches: their proposals, in the order of the batches.
+
+    Attributes:
+        divided: called with those that nobody has answered, if none of them is written.
     """
 
-    __slots__ = ("_batches",)
+    __slots__ = ("_batches", "divided")
 
-    def __init__(self, batches: Sequence[Proposal]) -> None:
+    def __init__(self, batches: Sequence[Proposal], divided: Callable[[Sequence[Proposal]], None]) -> None:
         # Invariant: those that were answered have `_ignore` as their caller, and no deadline.
         self._batches = batches
+        self.divided = divided
 
     def __call__(self, result: Any) -> None:
         """Answer all of them."""
+        if isinstance(result, BatchesDivided):
+            self.divided([batch for batch in self._batches if batch.done is not _ignore])
+            return
         for batch in self._batches:
             batch.done(result)
             if isinstance(result, int):
@@ -490,6 +508,34 @@ class _EntryCallers:
             for batch in self._batches
         ]
         return late
+
+
+class _AloneCaller:
+    """Caller whose record batch shares no entry.
+
+    Args:
+        done: gets the result.
+    """
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+
+    def __call__(self, result: Any) -> None:
+        """Answer."""
+        self._done(result)
+
+
+def _may_share(first: Proposal, other: Proposal) -> bool:
+    """True if two proposals may share an entry."""
+    return (
+        first.kind is _RECORD_BATCH
+        and other.kind is _RECORD_BATCH
+        and type(first.done) is not _AloneCaller
+        and type(other.done) is not _AloneCaller
+        and has_producer(first.payload) is has_producer(other.payload)
+    )
 
 
 def _ignore(_: object) -> None:

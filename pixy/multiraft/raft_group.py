@@ -42,8 +42,10 @@ class Application(Protocol):
     def lead(self, tail: Sequence[Entry]) -> None:
         """Prepare to propose behind `tail`, the entries that are not applied yet."""
 
-    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
-        """Make the payload of the next entry final; changes it in place where it can."""
+    def stamp(
+        self, kind: EntryType, payload: bytes | bytearray, term: int
+    ) -> tuple[EntryType, bytes | bytearray]:
+        """As `Stamp`."""
 
 
 Apply = Callable[[Any, Entry], Any]

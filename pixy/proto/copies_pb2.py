@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pixy.proto import state_pb2 as state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0c\x63opies.proto\x12\x0bpixy.copies\x1a\x0bstate.proto\"s\n\x10\x42\x65ginCopyRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x13\n\x0b\x66rom_offset\x18\x05 \x01(\x03\"\x8e\x01\n\x11\x42\x65ginCopyResponse\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0f\n\x07idle_ms\x18\x02 \x01(\r\x12\x18\n\x10log_begin_offset\x18\x03 \x01(\x03\x12*\n\x08segments\x18\x04 \x03(\x0b\x32\x18.pixy.copies.CopySegment\x12\x11\n\tresponder\x18\x05 \x01(\x05\"E\n\x0b\x43opySegment\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"6\n\x10\x43heckCopyRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x11\n\tkeepalive\x18\x02 \x01(\x08\"#\n\x11\x43heckCopyResponse\x12\x0e\n\x06\x61\x63tive\x18\x01 \x01(\x08\"\x92\x01\n\x10\x46\x65tchCopyRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x14\n\x07segment\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nlog_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x10\n\x08position\x18\x04 \x01(\x04\x12\x11\n\tmax_bytes\x18\x05 \x01(\rB\n\n\x08_segmentB\r\n\x0b_log_offset\"\xa4\x01\n\x11\x46\x65tchCopyResponse\x12\x0f\n\x07segment\x18\x01 \x01(\x03\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07run_crc\x18\x06 \x01(\x07\x12\x14\n\x0crun_position\x18\x07 \x01(\x04\x12\x15\n\rclients_write\x18\x08 \x01(\x08\"A\n\x0e\x45ndCopyRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0f\n\x07success\x18\x02 \x01(\x08\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"~\n\x0c\x43opyManifest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12+\n\x06\x63opied\x18\x02 \x01(\x0b\x32\x1b.pixy.state.AppliedPosition\x12-\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x1b.pixy.state.AppliedPositionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0c\x63opies.proto\x12\x0bpixy.copies\x1a\x0bstate.proto\"s\n\x10\x42\x65ginCopyRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x13\n\x0b\x66rom_offset\x18\x05 \x01(\x03\"\xa1\x01\n\x11\x42\x65ginCopyResponse\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0f\n\x07idle_ms\x18\x02 \x01(\r\x12\x18\n\x10log_begin_offset\x18\x03 \x01(\x03\x12*\n\x08segments\x18\x04 \x03(\x0b\x32\x18.pixy.copies.CopySegment\x12\x11\n\tresponder\x18\x05 \x01(\x05\x12\x11\n\tproducers\x18\x06 \x01(\x0c\"E\n\x0b\x43opySegment\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"6\n\x10\x43heckCopyRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x11\n\tkeepalive\x18\x02 \x01(\x08\"#\n\x11\x43heckCopyResponse\x12\x0e\n\x06\x61\x63tive\x18\x01 \x01(\x08\"\x92\x01\n\x10\x46\x65tchCopyRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x14\n\x07segment\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nlog_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x10\n\x08position\x18\x04 \x01(\x04\x12\x11\n\tmax_bytes\x18\x05 \x01(\rB\n\n\x08_segmentB\r\n\x0b_log_offset\"\xa4\x01\n\x11\x46\x65tchCopyResponse\x12\x0f\n\x07segment\x18\x01 \x01(\x03\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07run_crc\x18\x06 \x01(\x07\x12\x14\n\x0crun_position\x18\x07 \x01(\x04\x12\x15\n\rclients_write\x18\x08 \x01(\x08\"A\n\x0e\x45ndCopyRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0f\n\x07success\x18\x02 \x01(\x08\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"~\n\x0c\x43opyManifest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12+\n\x06\x63opied\x18\x02 \x01(\x0b\x32\x1b.pixy.state.AppliedPosition\x12-\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x1b.pixy.state.AppliedPositionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,19 +35,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BEGINCOPYREQUEST']._serialized_start=42
   _globals['_BEGINCOPYREQUEST']._serialized_end=157
   _globals['_BEGINCOPYRESPONSE']._serialized_start=160
-  _globals['_BEGINCOPYRESPONSE']._serialized_end=302
-  _globals['_COPYSEGMENT']._serialized_start=304
-  _globals['_COPYSEGMENT']._serialized_end=373
-  _globals['_CHECKCOPYREQUEST']._serialized_start=375
-  _globals['_CHECKCOPYREQUEST']._serialized_end=429
-  _globals['_CHECKCOPYRESPONSE']._serialized_start=431
-  _globals['_CHECKCOPYRESPONSE']._serialized_end=466
-  _globals['_FETCHCOPYREQUEST']._serialized_start=469
-  _globals['_FETCHCOPYREQUEST']._serialized_end=615
-  _globals['_FETCHCOPYRESPONSE']._serialized_start=618
-  _globals['_FETCHCOPYRESPONSE']._serialized_end=782
-  _globals['_ENDCOPYREQUEST']._serialized_start=784
-  _globals['_ENDCOPYREQUEST']._serialized_end=849
-  _globals['_COPYMANIFEST']._serialized_start=851
-  _globals['_COPYMANIFEST']._serialized_end=977
+  _globals['_BEGINCOPYRESPONSE']._serialized_end=321
+  _globals['_COPYSEGMENT']._serialized_start=323
+  _globals['_COPYSEGMENT']._serialized_end=392
+  _globals['_CHECKCOPYREQUEST']._serialized_start=394
+  _globals['_CHECKCOPYREQUEST']._serialized_end=448
+  _globals['_CHECKCOPYRESPONSE']._serialized_start=450
+  _globals['_CHECKCOPYRESPONSE']._serialized_end=485
+  _globals['_FETCHCOPYREQUEST']._serialized_start=488
+  _globals['_FETCHCOPYREQUEST']._serialized_end=634
+  _globals['_FETCHCOPYRESPONSE']._serialized_start=637
+  _globals['_FETCHCOPYRESPONSE']._serialized_end=801
+  _globals['_ENDCOPYREQUEST']._serialized_start=803
+  _globals['_ENDCOPYREQUEST']._serialized_end=868
+  _globals['_COPYMANIFEST']._serialized_start=870
+  _globals['_COPYMANIFEST']._serialized_end=996
 # @@protoc_insertion_point(module_scope)

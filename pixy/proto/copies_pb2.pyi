@@ -67,12 +67,15 @@ class BeginCopyResponse(_message.Message):
     LOG_BEGIN_OFFSET_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     RESPONDER_FIELD_NUMBER: _builtins.int
+    PRODUCERS_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     idle_ms: _builtins.int
     """Milliseconds without a request after which the session ends, 0: never."""
     log_begin_offset: _builtins.int
     """First offset that the node still has."""
     responder: _builtins.int
+    producers: _builtins.bytes
+    """Producers of the partition, as in its file `producers`; empty if none has written to it."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopySegment]:
         """Segments of the session, ascending. Together they have all records from `from_offset`, or from
@@ -87,10 +90,11 @@ class BeginCopyResponse(_message.Message):
         log_begin_offset: _builtins.int = ...,
         segments: _abc.Iterable[Global___CopySegment] | None = ...,
         responder: _builtins.int = ...,
+        producers: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle_ms", b"idle_ms", "log_begin_offset", b"log_begin_offset", "responder", b"responder", "segments", b"segments", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle_ms", b"idle_ms", "log_begin_offset", b"log_begin_offset", "producers", b"producers", "responder", b"responder", "segments", b"segments", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

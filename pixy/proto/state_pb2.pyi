@@ -216,6 +216,7 @@ class AppliedPosition(_message.Message):
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     PUBLICATION_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    PRODUCERS_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     index: _builtins.int
     """Last applied entry."""
@@ -228,6 +229,8 @@ class AppliedPosition(_message.Message):
     segment_bytes: _builtins.int
     publication: _builtins.int
     """Number of the last applied publication, 0 for none."""
+    producers: _builtins.bool
+    """Producers with ids have written here: the file `producers` tells of them."""
     @_builtins.property
     def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProposerRow]:
         """Results of the last proposals, a row for each proposing node."""
@@ -244,10 +247,11 @@ class AppliedPosition(_message.Message):
         segment_bytes: _builtins.int = ...,
         publication: _builtins.int = ...,
         rows: _abc.Iterable[Global___ProposerRow] | None = ...,
+        producers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "index", b"index", "log_begin_offset", b"log_begin_offset", "publication", b"publication", "raft_group", b"raft_group", "rows", b"rows", "segment_base_offset", b"segment_base_offset", "segment_bytes", b"segment_bytes", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "index", b"index", "log_begin_offset", b"log_begin_offset", "producers", b"producers", "publication", b"publication", "raft_group", b"raft_group", "rows", b"rows", "segment_base_offset", b"segment_base_offset", "segment_bytes", b"segment_bytes", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -450,6 +454,7 @@ class MetadataCommand(_message.Message):
     DRAIN_NODE_FIELD_NUMBER: _builtins.int
     BEGIN_MOVES_FIELD_NUMBER: _builtins.int
     END_MOVES_FIELD_NUMBER: _builtins.int
+    ALLOCATE_PRODUCER_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def init_cluster(self) -> Global___InitCluster: ...
     @_builtins.property
@@ -472,6 +477,8 @@ class MetadataCommand(_message.Message):
     def begin_moves(self) -> Global___BeginMoves: ...
     @_builtins.property
     def end_moves(self) -> Global___EndMoves: ...
+    @_builtins.property
+    def allocate_producer_ids(self) -> Global___AllocateProducerIds: ...
     def __init__(
         self,
         *,
@@ -486,12 +493,13 @@ class MetadataCommand(_message.Message):
         drain_node: Global___DrainNode | None = ...,
         begin_moves: Global___BeginMoves | None = ...,
         end_moves: Global___EndMoves | None = ...,
+        allocate_producer_ids: Global___AllocateProducerIds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "begin_moves", b"begin_moves", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "drain_node", b"drain_node", "end_moves", b"end_moves", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_topic", b"alter_topic", "begin_moves", b"begin_moves", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "drain_node", b"drain_node", "end_moves", b"end_moves", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "begin_moves", b"begin_moves", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "drain_node", b"drain_node", "end_moves", b"end_moves", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_topic", b"alter_topic", "begin_moves", b"begin_moves", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "drain_node", b"drain_node", "end_moves", b"end_moves", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["init_cluster", "create_topic", "alter_topic", "delete_topic", "register_node", "start_node", "remove_node", "forget_node", "drain_node", "begin_moves", "end_moves"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["init_cluster", "create_topic", "alter_topic", "delete_topic", "register_node", "start_node", "remove_node", "forget_node", "drain_node", "begin_moves", "end_moves", "allocate_producer_ids"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -867,6 +875,27 @@ class EndMoves(_message.Message):
 Global___EndMoves: _TypeAlias = EndMoves  # noqa: Y015
 
 @_typing.final
+class AllocateProducerIds(_message.Message):
+    """A node takes a block of producer ids, which nobody else ever gets. The first one is the result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AllocateProducerIds: _TypeAlias = AllocateProducerIds  # noqa: Y015
+
+@_typing.final
 class CreateTopic(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1039,6 +1068,7 @@ class ClusterRecord(_message.Message):
     NEXT_RAFT_GROUP_FIELD_NUMBER: _builtins.int
     NEXT_NODE_ID_FIELD_NUMBER: _builtins.int
     NEXT_PLAN_FIELD_NUMBER: _builtins.int
+    NEXT_PRODUCER_ID_FIELD_NUMBER: _builtins.int
     groups_count: _builtins.int
     next_raft_group: _builtins.int
     """Raft group of the next partition; ids are never reused."""
@@ -1046,6 +1076,8 @@ class ClusterRecord(_message.Message):
     """Id of the next node; ids are never reused. 0 in checkpoints of releases without nodes."""
     next_plan: _builtins.int
     """Number of the next plan of moves; numbers are never reused. 0 before the first one."""
+    next_producer_id: _builtins.int
+    """Next producer id; ids are never reused."""
     def __init__(
         self,
         *,
@@ -1053,10 +1085,11 @@ class ClusterRecord(_message.Message):
         next_raft_group: _builtins.int = ...,
         next_node_id: _builtins.int = ...,
         next_plan: _builtins.int = ...,
+        next_producer_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups_count", b"groups_count", "next_node_id", b"next_node_id", "next_plan", b"next_plan", "next_raft_group", b"next_raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups_count", b"groups_count", "next_node_id", b"next_node_id", "next_plan", b"next_plan", "next_producer_id", b"next_producer_id", "next_raft_group", b"next_raft_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1217,21 +1250,29 @@ class PartitionCommand(_message.Message):
 
     SET_LOG_BEGIN_OFFSET_FIELD_NUMBER: _builtins.int
     PUBLISH_PARTS_FIELD_NUMBER: _builtins.int
+    ANSWERED_BATCH_FIELD_NUMBER: _builtins.int
+    EXPIRE_PRODUCERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def set_log_begin_offset(self) -> Global___SetLogBeginOffset: ...
     @_builtins.property
     def publish_parts(self) -> Global___PublishParts: ...
+    @_builtins.property
+    def answered_batch(self) -> Global___AnsweredBatch: ...
+    @_builtins.property
+    def expire_producers(self) -> Global___ExpireProducers: ...
     def __init__(
         self,
         *,
         set_log_begin_offset: Global___SetLogBeginOffset | None = ...,
         publish_parts: Global___PublishParts | None = ...,
+        answered_batch: Global___AnsweredBatch | None = ...,
+        expire_producers: Global___ExpireProducers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "publish_parts", b"publish_parts", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answered_batch", b"answered_batch", "command", b"command", "expire_producers", b"expire_producers", "publish_parts", b"publish_parts", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "publish_parts", b"publish_parts", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_batch", b"answered_batch", "command", b"command", "expire_producers", b"expire_producers", "publish_parts", b"publish_parts", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["set_log_begin_offset", "publish_parts"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["set_log_begin_offset", "publish_parts", "answered_batch", "expire_producers"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -1263,6 +1304,62 @@ class SetLogBeginOffset(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetLogBeginOffset: _TypeAlias = SetLogBeginOffset  # noqa: Y015
+
+@_typing.final
+class AnsweredBatch(_message.Message):
+    """The leader has judged a batch of a producer, or batches that share an entry, and appends nothing:
+    this is the result of the proposal.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """Offset of the batch that is repeated, which is before this entry."""
+    error: _builtins.str
+    """Class and text of the error; empty for a repetition."""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnsweredBatch: _TypeAlias = AnsweredBatch  # noqa: Y015
+
+@_typing.final
+class ExpireProducers(_message.Message):
+    """Producers are forgotten, if each one's newest batch is still the one with this offset. Parallel
+    lists. Proposed by the leader alone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_IDS_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def producer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        producer_ids: _abc.Iterable[_builtins.int] | None = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "producer_ids", b"producer_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireProducers: _TypeAlias = ExpireProducers  # noqa: Y015
 
 @_typing.final
 class PublishParts(_message.Message):

@@ -25,6 +25,17 @@ from pixy.records.batch import (
 )
 from pixy.records.crc import crc32c
 from pixy.records.positions import ForeignCommit, OffsetCommit, OffsetRange, TopicPartition
+from pixy.records.producers import (
+    ANY_FORGOTTEN,
+    NO_PRODUCER_BYTE,
+    PRODUCER_AT,
+    PRODUCERS_MAX,
+    KeptProducers,
+    ProducerBatch,
+    ProducerTable,
+    has_producer,
+    producer_batch,
+)
 from pixy.records.topic_name import check_topic_name
 from pixy.records.unpack import UNPACKED_BYTES_MAX
 
@@ -58,19 +69,24 @@ if TYPE_CHECKING:
     from pixy.records.small import NOT_SMALL, headers_of_small
 
 __all__ = [
+    "ANY_FORGOTTEN",
     "COMPRESSION",
     "FORWARDED_LIMITS",
     "HEADER_BYTES",
     "LENGTH_PREFIX_BYTES",
     "MAGIC",
     "NOT_SMALL",
+    "NO_PRODUCER_BYTE",
     "PARTITIONERS",
+    "PRODUCERS_MAX",
+    "PRODUCER_AT",
     "UNPACKED_BYTES_MAX",
     "BatchHeader",
     "BatchLimits",
     "CheckEffort",
     "ForeignCommit",
     "Header",
+    "KeptProducers",
     "LongCheckError",
     "NewBatch",
     "NewRecord",
@@ -78,6 +94,8 @@ __all__ = [
     "OffsetCommit",
     "OffsetRange",
     "Partitioner",
+    "ProducerBatch",
+    "ProducerTable",
     "Record",
     "TopicPartition",
     "UnpackedRecords",
@@ -94,12 +112,14 @@ __all__ = [
     "count_batches",
     "crc32c",
     "decompress_records",
+    "has_producer",
     "headers_of_small",
     "is_batch",
     "make_partitioner",
     "offsets_of",
     "patch_batch",
     "patch_producer",
+    "producer_batch",
     "read_control_record",
     "read_header",
     "read_records",

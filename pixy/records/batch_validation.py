@@ -9,7 +9,8 @@ the offsets of other clients:
     larger than `producer.max_message_bytes`           buffers would be unbounded; a record alone in
                                                        its batch may have so many bytes itself
     control batch, transactional                       markers that only a coordinator may write
-    a producer id                                      pixy does not deduplicate by producer id
+    a producer id, where none is taken                 only appended batches are deduplicated
+    a producer id with a negative epoch or sequence    nobody could tell whether the batch is new
     attributes undefined by Kafka, codec > 4           no reader could decode it
     no records, offsets with gaps                      an offset without a record looks lost
     more records than fit, without compression         the same
@@ -93,11 +94,13 @@ class BatchLimits(NamedTuple):
             compression or alone in its batch.
         timestamp_ms_max: latest timestamp; None: any.
         headers_max: headers of a record.
+        producers: batches may have producer ids.
     """
 
     batch_bytes_max: int
     timestamp_ms_max: int | None = None
     headers_max: int = HEADERS_MAX
+    producers: bool = False
 
     @property
     def unpacked_bytes_max(self) -> int:
@@ -105,7 +108,7 @@ class BatchLimits(NamedTuple):
         return min(max(_UNPACKED_FACTOR * self.batch_bytes_max, _UNPACKED_BYTES_MIN), UNPACKED_BYTES_MAX)
 
 
-FORWARDED_LIMITS = BatchLimits(2**31)
+FORWARDED_LIMITS = BatchLimits(2**31, producers=True)
 """Of batches that another node has built or checked by its own limits: those that no configuration
 exceeds, and any time.
 """
@@ -180,7 +183,7 @@ def check_next_batch(
     place = f"record batch {len(before)} at byte {begin}"
     batch = buffer[begin : begin + _size(buffer, begin, limits, place)]
     header = read_header(batch)
-    wrong = _wrong_kind(header) or _wrong_numbers(batch, header) or _wrong_crc(batch, header)
+    wrong = _wrong_kind(header, limits) or _wrong_numbers(batch, header) or _wrong_crc(batch, header)
     if wrong:
         raise InvalidBatch(f"{place} {wrong}")
     _Walk(batch, header, limits, place).check(effort)
@@ -233,7 +236,7 @@ def _size(view: memoryview, begin: int, limits: BatchLimits, place: str) -> int:
     return size
 
 
-def _wrong_kind(header: BatchHeader) -> str:
+def _wrong_kind(header: BatchHeader, limits: BatchLimits) -> str:
     """Reason why the kind of batch is not allowed, "" if it is."""
     if header.attributes & CONTROL_BIT:
         return "is a control batch, which only a coordinator may write"
@@ -241,8 +244,17 @@ def _wrong_kind(header: BatchHeader) -> str:
         return "is transactional, which is not supported"
     if header.attributes & ~(CODEC_BITS | TIMESTAMP_TYPE_BIT) or header.codec > _CODEC_MAX:
         return f"has attributes {header.attributes:#06x}, allowed are a codec of 0 to {_CODEC_MAX} and the timestamp type"
-    if header.producer_id != _NO_PRODUCER:
+    return "" if header.producer_id == _NO_PRODUCER else _wrong_producer(header, limits)
+
+
+def _wrong_producer(header: BatchHeader, limits: BatchLimits) -> str:
+    if not limits.producers:
         return f"has producer id {header.producer_id}, expected {_NO_PRODUCER}: idempotent producers are not supported"
+    if min(header.producer_id, header.producer_epoch, header.base_sequence) < 0:
+        return (
+            f"has producer id {header.producer_id}, epoch {header.producer_epoch} and base sequence {header.base_sequence}, "
+            "expected 0 or above"
+        )
     return ""
 
 

@@ -88,11 +88,13 @@ class PayloadLog:
             if entry.kind in (BATCH, BATCHES):
                 _, self._proposed_end = offsets_of(split_batches(memoryview(entry.data))[-1])
 
-    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
+    def stamp(
+        self, kind: EntryType, payload: bytes | bytearray, term: int
+    ) -> tuple[EntryType, bytes | bytearray]:
         if kind in (BATCH, BATCHES):
             for batch in split_batches(memoryview(payload)):
                 self._proposed_end = patch_batch(batch, self._proposed_end, term)
-        return payload
+        return kind, payload
 
     def apply(self, entry: Entry) -> int | None:
         self.conf_changes += bool(entry.type)

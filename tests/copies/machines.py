@@ -88,7 +88,7 @@ class Copied:
                 staged.write([memoryview(each)], behind)
         state = AppliedPosition(raft_group=GROUP, index=100, term=9, end_offset=end)
         own = OwnRecords(log, log.begin_offset, log.end_offset) if self.keeps else None
-        position = staged.seal(state, own)
+        position = staged.seal(state, own, b"")
         if installs:
             self.applied = position  # durable in the journal
             log.close()

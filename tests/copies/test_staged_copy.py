@@ -132,7 +132,7 @@ def test_a_copy_without_records_is_an_empty_log(tmp_path: Path) -> None:
     copy = staged(RealDisk(), tmp_path)
     copy.open(7, 7, 7)
     position = copy.seal(
-        AppliedPosition(raft_group=1000, index=3, term=1, log_begin_offset=5, end_offset=7), None
+        AppliedPosition(raft_group=1000, index=3, term=1, log_begin_offset=5, end_offset=7), None, b""
     )
     assert (position.log_begin_offset, position.segment_base_offset, position.segment_bytes) == (7, 7, 0)
     assert sorted(path.name for path in (tmp_path / "1000-copy").iterdir()) == [COPY_MANIFEST, "identity"]

@@ -134,6 +134,7 @@ class FakeBackend:
         self.knows_owners = True
         # Time that the oldest record of each append had waited, in order of the calls.
         self.ages: list[float] = []
+        self._producer_ids = 0
         # Accepted appends of all partitions, in order of the calls.
         self._appends: deque[_Append] = deque()
         # Number of appends that may be answered, None for all.
@@ -419,6 +420,12 @@ class FakeBackend:
         self._check_running()
         await self.step("offset_for_timestamp")
         return self._log(partition).find_timestamp(timestamp_ms)
+
+    async def new_producer_id(self) -> int:
+        self._check_running()
+        await self.step("new_producer_id")
+        self._producer_ids += 1
+        return self._producer_ids
 
     async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
         self._check_running()

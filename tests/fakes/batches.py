@@ -15,6 +15,7 @@ from pixy.records import (
     compress_records,
     crc32c,
     patch_batch,
+    patch_producer,
     read_records,
 )
 
@@ -23,6 +24,15 @@ def batch_of(*values: bytes, timestamp_ms: int = 1000, compression: int = 0) -> 
     """A batch with one record per value, and timestamps one apart."""
     records = [NewRecord(b"key", value, [], timestamp_ms + at) for at, value in enumerate(values)]
     return bytes(build_batch(records, compression))
+
+
+def batch_of_producer(
+    producer_id: int, epoch: int, sequence: int, *values: bytes, timestamp_ms: int = 1000
+) -> bytearray:
+    """A batch of an idempotent producer, as `batch_of`."""
+    batch = bytearray(batch_of(*values, timestamp_ms=timestamp_ms))
+    patch_producer(batch, producer_id, epoch, sequence)
+    return batch
 
 
 def patched(batch: bytes, at: int, replacement: bytes) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pixy.entry_ids import ProposalId
-from pixy.errors import DeadlineExceeded, TopicExists, Unavailable, UnknownPartition
+from pixy.errors import BatchesDivided, DeadlineExceeded, TopicExists, Unavailable, UnknownPartition
 from pixy.multiraft.dedup_table import WINDOW, DedupTable
 from pixy.multiraft.driver_options import RAFT_CONFIG
 from pixy.multiraft.proposals import Proposal, Proposals, Proposer, Repeated
@@ -17,6 +17,7 @@ from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Entry, RaftNode
 from pixy.records import NewRecord, build_batch
 from pixy.storage import EntryType
+from tests.fakes.batches import batch_of, batch_of_producer
 
 BATCH = EntryType.RECORD_BATCH
 COMMAND = EntryType.COMMAND
@@ -33,10 +34,12 @@ class Stamping:
 
     def lead(self, tail: Sequence[Entry]) -> None: ...
 
-    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
+    def stamp(
+        self, kind: EntryType, payload: bytes | bytearray, term: int
+    ) -> tuple[EntryType, bytes | bytearray]:
         if isinstance(payload, bytearray):
             payload[0] = term
-        return payload
+        return kind, payload
 
 
 @dataclass
@@ -296,7 +299,7 @@ def test_batches_that_wait_share_an_entry_and_each_gets_its_offset() -> None:
     for batch in batches:
         bench.proposals.submit(BATCH, batch, offsets.append)
     bench.submit(b"behind")
-    bench.group.stamp = lambda _, payload, __: payload
+    bench.group.stamp = lambda kind, payload, _: (kind, payload)
     bench.lead(3)
     assert [payload for payload, _ in bench.appended] == [b"before", b"".join(batches), b"behind"]
     bench.proposals.applied(2, 70)
@@ -323,10 +326,10 @@ def test_a_batch_that_waits_alone_is_proposed_as_it_is() -> None:
 
 def test_room_is_asked_for_all_batches_of_an_entry() -> None:
     bench = Bench()
-    for name in (b"one", b"other"):
-        bench.submit(name, BATCH)
+    for size in (60, 80):
+        bench.submit(bytes(size - 1), BATCH)
     bench.lead(3)
-    assert (len(bench.appended), sum(bench.asked)) == (1, len(b"_one_other"))
+    assert (len(bench.appended), sum(bench.asked)) == (1, 140)
 
 
 def test_the_batches_of_an_entry_share_its_error() -> None:
@@ -334,10 +337,47 @@ def test_the_batches_of_an_entry_share_its_error() -> None:
     results: list[Any] = []
     for _ in range(2):
         bench.proposals.submit(BATCH, build_batch([NewRecord(None, b"x", (), 1)]), results.append)
-    bench.group.stamp = lambda _, payload, __: payload
+    bench.group.stamp = lambda kind, payload, _: (kind, payload)
     bench.lead(3)
     bench.proposals.applied(1, UnknownPartition("deleted"))
     assert [type(result) for result in results] == [UnknownPartition] * 2
+
+
+def test_batches_of_producers_share_entries_with_such_ones_alone() -> None:
+    bench = Bench()
+    plain, of_producer = batch_of(b"x"), batch_of_producer(7, 0, 0, b"x")
+    for batch in (plain, plain, of_producer, of_producer, plain):
+        bench.proposals.submit(BATCH, bytearray(batch), lambda _: None)
+    bench.group.stamp = lambda kind, payload, _: (kind, payload)
+    bench.lead(3)
+    assert [payload for payload, _ in bench.appended] == [2 * plain, 2 * bytes(of_producer), plain]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_batches_of_an_entry_that_comes_back_are_proposed_alone(elsewhere: bool) -> None:
+    bench, results = Bench(), dict[int, Any]()
+    batches = [bytes(batch_of_producer(number, 0, 0, b"x")) for number in range(3)]
+    for number, batch in enumerate(batches):
+        deadline = 10.0 if number == 1 else float("inf")
+        bench.proposals.submit(
+            BATCH, bytearray(batch), lambda result, number=number: results.update({number: result}), deadline
+        )
+    bench.group.stamp = lambda kind, payload, _: (kind, payload)
+    bench.lead(3)
+    proposals = bench.proposals
+    if elsewhere:
+        proposals = Proposals(bench.group, bench.proposer)
+        bench.proposals.go_on_in(proposals)
+    proposals.expire(10.0)
+    bench.submit(b"behind")
+    bench.appended.clear()
+    proposals.applied(1, BatchesDivided("one of them is not new"))
+    assert [payload for payload, _ in bench.appended if payload != b"behind"] == [batches[0], batches[2]]
+    assert type(results.pop(1)) is DeadlineExceeded
+    assert results == {}
+    for _, proposal in bench.appended:
+        proposals.applied(proposal.sequence, proposal.sequence)
+    assert list(results) == [0, 2]
 
 
 def shared_entry(*deadlines: float) -> tuple[Bench, dict[float, Any]]:
@@ -350,7 +390,7 @@ def shared_entry(*deadlines: float) -> tuple[Bench, dict[float, Any]]:
             results[deadline] = result
 
         bench.proposals.submit(BATCH, build_batch([NewRecord(None, b"x", (), 1)]), done, deadline)
-    bench.group.stamp = lambda _, payload, __: payload
+    bench.group.stamp = lambda kind, payload, _: (kind, payload)
     bench.lead(3)
     assert len(bench.appended) == 1
     return bench, results
@@ -439,12 +479,13 @@ def test_a_proposal_goes_to_the_leader_on_another_node() -> None:
 def test_waiting_proposals_go_to_the_leader_when_there_is_one() -> None:
     bench = Bench()
     bench.follow(0)
-    for name in (b"one", b"other"):
-        bench.submit(name, BATCH)
+    batch = batch_of(b"x")
+    for _ in range(2):
+        bench.proposals.submit(BATCH, bytearray(batch), lambda _: None)
     bench.submit(b"command")
     assert bench.forwarded == []
     bench.follow(2)
-    assert bench.forwarded == [(b"_one_other", id_of(1)), (b"command", id_of(2))]
+    assert bench.forwarded == [(2 * batch, id_of(1)), (b"command", id_of(2))]
 
 
 def test_at_most_a_window_is_on_its_way_to_the_leader() -> None:

@@ -4,6 +4,7 @@ It composes the parts of this package and decides nothing itself.
 
     node_start             the start, which may wait for other nodes
     partition_finder       where a partition is, and when it is unknown
+    producer_ids           ids of idempotent producers
     local_partitions       records of partitions with a replica here
     remote_partitions      records of the others, by calls to nodes that have replicas
     topic_descriptions     topics as clients see them
@@ -31,6 +32,7 @@ from pixy.backend.embedded.neighbour_calls import NeighbourCalls
 from pixy.backend.embedded.node_staging import NodeStaging
 from pixy.backend.embedded.node_start import NodeStart
 from pixy.backend.embedded.partition_router import PartitionRoute, PartitionRouter
+from pixy.backend.embedded.producer_ids import ProducerIds
 from pixy.backend.embedded.remote_leaders import RemoteLeaders
 from pixy.backend.embedded.remote_partitions import RemotePartitions
 from pixy.backend.embedded.topic_descriptions import TopicDescriptions
@@ -64,7 +66,14 @@ from pixy.cluster import (
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable, UnknownTopic
 from pixy.faults import report_to_loop
 from pixy.proto.state_pb2 import MoveReason, PartitionMove
-from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
+from pixy.records import (
+    NO_PRODUCER_BYTE,
+    PRODUCER_AT,
+    OffsetCommit,
+    OffsetRange,
+    TopicPartition,
+    check_topic_name,
+)
 
 T = TypeVar("T")
 
@@ -96,6 +105,9 @@ class EmbeddedBackend:
         self._append_timeout_s = append_timeout_s
         self._start = NodeStart(node)
         self._tasks = Tasks(report_to_loop)
+        self._producer_ids = ProducerIds(node, self._tasks)
+        # All nodes know what producers have written. Invariant: once true, it stays so.
+        self._takes_producers = False
         self._on_change: Callable[[], None] | None = None
         self._finder = PartitionRouter(node)
         self._local = LocalPartitions(node, self._check_running)
@@ -254,6 +266,13 @@ class EmbeddedBackend:
             # The others end its connections soon: it would not learn what has become of the batch.
             done(-1, Unavailable(self._node.left or self.why_left))
             return
+        if batch[PRODUCER_AT] != NO_PRODUCER_BYTE and not self._takes_producers:
+            try:
+                self._node.commands.check_producers()
+            except FailedPrecondition as error:
+                done(-1, error)
+                return
+            self._takes_producers = True
         replica = self._finder.here(partition)
         if replica is not None:
             self._append_here(replica, batch, done, age_s)
@@ -302,6 +321,10 @@ class EmbeddedBackend:
             done(-1, error)
         else:
             self._append_elsewhere(place, batch, done, age_s)
+
+    async def new_producer_id(self) -> int:
+        self._check_running()
+        return await self._producer_ids.next()
 
     def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None

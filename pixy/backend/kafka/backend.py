@@ -56,8 +56,9 @@ from pixy.errors import (
 )
 from pixy.faults import OnFault, report_to_loop
 from pixy.proto.state_pb2 import MoveReason, PartitionMove
-from pixy.records import OffsetCommit, OffsetRange, TopicPartition
+from pixy.records import NO_PRODUCER_BYTE, PRODUCER_AT, OffsetCommit, OffsetRange, TopicPartition
 
+_WHY_NO_PRODUCERS = "batches of idempotent producers are not passed on to a Kafka cluster"
 _SEARCH_BYTES = 1 << 20
 _LEARNS_S = 1.0
 """Longest wait for a leader that does not know yet how far its log is committed."""
@@ -193,7 +194,13 @@ class KafkaBackend:
         done: AppendDone,
         age_s: float = 0.0,
     ) -> None:
+        if batch[PRODUCER_AT] != NO_PRODUCER_BYTE:
+            done(-1, FailedPrecondition(_WHY_NO_PRODUCERS))
+            return
         self._producer.append(partition, batch, records, done, age_s)
+
+    async def new_producer_id(self) -> int:
+        raise FailedPrecondition(_WHY_NO_PRODUCERS)
 
     async def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None

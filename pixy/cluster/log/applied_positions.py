@@ -98,4 +98,5 @@ def _applied_position(mark: Mark, entry: SyncedLog) -> AppliedPosition:
         segment_bytes=entry.position.segment_bytes,
         publication=mark.publication,
         rows=mark.rows.encoded(),
+        producers=mark.producers,
     )

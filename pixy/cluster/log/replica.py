@@ -10,17 +10,30 @@ from typing import Any, NamedTuple, Protocol
 
 from pixy.aio.futures import resolve
 from pixy.cluster.log.partition_condition import PartitionCondition
-from pixy.cluster.state import Move, published_records, with_target
+from pixy.cluster.state import Move, answered_batch, published_records, with_target
 from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
 from pixy.multiraft import DedupSnapshot, DedupTable, RaftGroup, checkpoint_record
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import Entry, Snapshot
-from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
+from pixy.records import (
+    NO_PRODUCER_BYTE,
+    PRODUCER_AT,
+    ProducerTable,
+    TopicPartition,
+    has_producer,
+    offsets_of,
+    patch_batch,
+    producer_batch,
+    split_batches,
+)
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog, why_undecodable
 
 _RECORD_BATCH = EntryType.RECORD_BATCH
 _RECORD_BATCHES = EntryType.RECORD_BATCHES
+_COMMAND = EntryType.COMMAND
+_UNKEPT_BYTES = 64 << 20
+"""Bytes behind the last kept table of producers, which a start goes through."""
 
 
 class StateMachine(Protocol):
@@ -61,13 +74,15 @@ class Mark(NamedTuple):
     """State of a partition, returned by the log writer once its segments are synced up to
     `applied`.
 
-    `publication` is the last one in them, `rows` are the results of the proposals.
+    `publication` is the last one in them, `rows` are the results of the proposals; `producers` is
+    True if there are some, of which the file beside the segments tells.
     """
 
     replica: "PartitionReplica"
     applied: LogPosition
     publication: int
     rows: DedupSnapshot
+    producers: bool
 
 
 class PartitionReplica:
@@ -82,6 +97,7 @@ class PartitionReplica:
         is_departing: True while this node gives its replica up, until all of it is gone.
         log: the applied records.
         rows: results of the last proposals.
+        producers: those that have written to it; None if none ever has.
         waiters: fetches that wait for the next append, oldest first, None if there are none.
         condition: its condition. Invariant: it only becomes worse, as long as the log is the same.
         fault: the damage that made it unready, None while it is ready.
@@ -105,6 +121,7 @@ class PartitionReplica:
         "move",
         "needs_copy",
         "partition",
+        "producers",
         "proposed_end",
         "proposed_publication",
         "publication",
@@ -126,6 +143,7 @@ class PartitionReplica:
         self.partition = partition
         self.log = log
         self.rows = DedupTable()
+        self.producers: ProducerTable | None = None
         self.waiters: dict[asyncio.Future[None], None] | None = None
         self.condition = PartitionCondition.READY
         self.fault: CorruptData | None = None
@@ -168,6 +186,8 @@ class PartitionReplica:
     def lead(self, tail: Sequence[Entry]) -> None:
         """As `Application`."""
         self.proposed_end, self.proposed_publication = self.log.end_offset, self.publication
+        if self.producers is not None:
+            self.producers.lead()
         for entry in tail:
             self.follow(entry)
 
@@ -175,24 +195,54 @@ class PartitionReplica:
         """Count the records of an entry that is proposed and not applied."""
         if entry.kind in (_RECORD_BATCH, _RECORD_BATCHES) and why_undecodable(entry.kind, entry.data):
             return  # it has no effect
-        if entry.kind == _RECORD_BATCH:
-            _, self.proposed_end = offsets_of(entry.data)
-        elif entry.kind == _RECORD_BATCHES:
-            _, self.proposed_end = offsets_of(split_batches(memoryview(entry.data))[-1])
+        if entry.kind in (_RECORD_BATCH, _RECORD_BATCHES):
+            for batch in split_batches(memoryview(entry.data)):
+                _, self.proposed_end = offsets_of(batch)
+                if has_producer(batch):
+                    self.known_producers.follow(producer_batch(batch))
         else:
             self._count_command(entry.kind, entry.data)
 
-    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
-        """As `Application`: a batch gets its base offset, and the term as its leader epoch."""
+    def stamp(
+        self, kind: EntryType, payload: bytes | bytearray, term: int
+    ) -> tuple[EntryType, bytes | bytearray]:
+        """As `Application`: a batch gets its base offset, and the term as its leader epoch. The
+        answer to batches of producers takes the place of those that are not to be appended.
+        """
         if kind is _RECORD_BATCH:
             assert isinstance(payload, bytearray)
+            if payload[PRODUCER_AT] != NO_PRODUCER_BYTE and (answer := self._judge([payload])) is not None:
+                return _COMMAND, answer
             self.proposed_end = patch_batch(payload, self.proposed_end, term)
         elif kind is _RECORD_BATCHES:
-            for batch in split_batches(memoryview(payload)):
+            batches = split_batches(memoryview(payload))
+            if any(map(has_producer, batches)) and (answer := self._judge(batches)) is not None:
+                return _COMMAND, answer
+            for batch in batches:
                 self.proposed_end = patch_batch(batch, self.proposed_end, term)
         else:
             self._count_command(kind, payload)
-        return payload
+        return kind, payload
+
+    @property
+    def known_producers(self) -> ProducerTable:
+        """`producers`, which there are some from here on."""
+        if self.producers is None:
+            self.producers = ProducerTable()
+        return self.producers
+
+    def _judge(self, batches: Sequence[bytearray | memoryview]) -> bytes | None:
+        """The command that answers batches of producers which share an entry; None if they are
+        appended as the next ones.
+        """
+        end, judged = self.proposed_end, []
+        for batch in batches:
+            base_offset, next_offset = offsets_of(batch)
+            if has_producer(batch):
+                judged.append(producer_batch(batch)._replace(base_offset=end))
+            end += next_offset - base_offset
+        answer = self.known_producers.judge(judged, shared=len(batches) > 1)
+        return None if answer is None else answered_batch(answer)
 
     def _count_command(self, kind: int, payload: bytes | bytearray) -> None:
         """Count the records of a published stage."""
@@ -203,7 +253,11 @@ class PartitionReplica:
     def mark(self) -> Mark:
         """Its state, for the log writer."""
         assert self.group is not None
-        return Mark(self, self.group.applied, self.publication, self.rows.snapshot())
+        log, producers = self.log, self.producers
+        kept = producers is not None and not producers.is_blank
+        if producers is not None and kept and log.is_keeping_due(_UNKEPT_BYTES):
+            log.keep_producers(producers.kept(log.end_offset))
+        return Mark(self, self.group.applied, self.publication, self.rows.snapshot(), kept)
 
     def waiter(self) -> "asyncio.Future[None]":
         """A future that is done when something has been appended or changed."""
@@ -286,9 +340,11 @@ class StateReplica:
     def lead(self, tail: Sequence[Entry]) -> None:
         """As `Application`: commands depend on the applied state alone."""
 
-    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
+    def stamp(
+        self, kind: EntryType, payload: bytes | bytearray, term: int
+    ) -> tuple[EntryType, bytes | bytearray]:
         """As `Application`."""
-        return payload
+        return kind, payload
 
     def apply(self, entry: Entry) -> Any:
         """Apply one committed entry; returns the result of its command."""

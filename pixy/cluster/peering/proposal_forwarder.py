@@ -53,7 +53,9 @@ class _RemoteGroup:
     def leader(self) -> int:
         return self.target.replicas[0]
 
-    def stamp(self, _kind: EntryType, _payload: bytes | bytearray, _term: int) -> bytes | bytearray:
+    def stamp(
+        self, _kind: EntryType, _payload: bytes | bytearray, _term: int
+    ) -> tuple[EntryType, bytes | bytearray]:
         raise AssertionError("a group without a replica here is led here")
 
 

@@ -10,7 +10,7 @@ from pixy.errors import CorruptData
 from pixy.multiraft import entry_of
 from pixy.proto.state_pb2 import AppliedPosition, PublishParts
 from pixy.raft import Entry
-from pixy.records import offsets_of
+from pixy.records import ProducerTable, offsets_of
 from pixy.storage import (
     VERSION_WITH_OFFSETS,
     Disk,
@@ -63,6 +63,8 @@ class PartitionRecovery:
         tail = recovered.group(replica.raft_group).entries_after(index)
         self.damage: CorruptData | None = None
         self.tail, self._damage = _followed(replica, self.position, tail)
+        # As of the applied position: the tail is applied again.
+        replica.producers = None
         self.counts = self._damage is None
         publication = 0 if self.position is None else self.position.publication
         self.publications: list[PublishParts] = []
@@ -98,11 +100,14 @@ class PartitionRecovery:
                 for part in self.parts:
                     part.check(disk)
                 left = self.replica.log.open(self.position, exists=name in found, replayed=bool(self.tail))
+                if self.position is not None:
+                    self.replica.producers = self.replica.log.read_producers(self.position)
                 if len(self.replica.replicas) > 1:
                     self.found = self.replica.log.found_damage()
                 return left
             except CorruptData as error:
                 self.damage = error
+        self.replica.producers = ProducerTable(is_known=False)
         return []
 
 
@@ -144,7 +149,7 @@ def _stamped(
             entries.append(entry)  # it has no effect
             continue
         if record.version < VERSION_WITH_OFFSETS and entry.kind == EntryType.RECORD_BATCH:
-            batch = replica.stamp(EntryType.RECORD_BATCH, bytearray(entry.data), entry.term)
+            _, batch = replica.stamp(EntryType.RECORD_BATCH, bytearray(entry.data), entry.term)
             entry = replace(entry, data=batch)
         else:
             _check_offsets(record, replica.proposed_end)

@@ -44,6 +44,7 @@ from pixy.cluster.replicas.partitions_by_raft_group import PartitionsByRaftGroup
 from pixy.cluster.state import (
     FIRST_NODE,
     Topic,
+    answer_of,
     log_options,
     newer_command,
     partition_command,
@@ -82,7 +83,15 @@ from pixy.proto.state_pb2 import (
     StagedPiece,
 )
 from pixy.raft import ConfState, Entry
-from pixy.records import TopicPartition, is_batch, split_batches
+from pixy.records import (
+    NO_PRODUCER_BYTE,
+    PRODUCER_AT,
+    ProducerTable,
+    TopicPartition,
+    is_batch,
+    producer_batch,
+    split_batches,
+)
 from pixy.storage import (
     DamagedLog,
     EntryType,
@@ -132,6 +141,8 @@ class Partitions:
         elect: elects a leader of a new raft group, of which the other members may not know yet.
         opening: opens the raft groups of new partitions.
         file_time_ms: see `TopicLogs`; set before topics are put.
+        producers_ms: time of what producers write, as of the last check of what expires; -1 while
+            it is not known.
         damaged_groups: raft groups of the partitions that are not ready.
         departing: replicas of partitions that this node has lost, by raft group; see
             `replica_departures`.
@@ -161,6 +172,7 @@ class Partitions:
         self._driver = driver
         self.elect: Callable[[RaftGroup], None] = driver.campaign
         self.file_time_ms: Callable[[], int | None] = lambda: None
+        self.producers_ms = -1
         self._writer = writer
         self._upkeep = upkeep
         self._removal = Removal(self._disk, self._topics, upkeep)
@@ -470,8 +482,9 @@ class Partitions:
         self._writer.run(partial(replica.log.drop_segments, log_begin_offset), self._removal.remove_files)
 
     def apply(self, replica: PartitionReplica, entry: Entry) -> int | PixyError | None:
-        """Apply a committed entry; returns the base offset of a record batch, or the error of a
-        deleted topic or of a publication that is out of order.
+        """Apply a committed entry; returns the base offset of a record batch, the answer to one
+        that was not to be appended, or the error of a deleted topic or of a publication that is out
+        of order.
         """
         if replica.log.topic.deleted:
             return UnknownPartition(f"topic {replica.partition.topic} was deleted")
@@ -479,6 +492,8 @@ class Partitions:
         if entry.kind != _RECORD_BATCH or not is_batch(batch):
             return self._apply_other(replica, entry)
         base_offset = replica.log.append(batch)
+        if batch[PRODUCER_AT] != NO_PRODUCER_BYTE:
+            replica.known_producers.apply(producer_batch(batch), self.producers_ms)
         if replica.condition is _UNWRITABLE:
             replica.stuck_bytes += len(batch)
         else:
@@ -490,7 +505,9 @@ class Partitions:
         """Apply what is not one record batch. Of an entry that cannot be decoded only the proposal
         counts.
         """
-        result: PixyError | None = undecodable() if why_undecodable(entry.kind, entry.data) else None
+        result: int | PixyError | None = None
+        if why_undecodable(entry.kind, entry.data):
+            result = undecodable()
         if entry.kind == EntryType.RECORD_BATCHES and result is None:
             return self._append_all(replica, split_batches(memoryview(entry.data)))
         if entry.kind == EntryType.COMMAND:
@@ -504,6 +521,8 @@ class Partitions:
         first = replica.log.end_offset
         for batch in batches:
             replica.log.append(batch)
+            if batch[PRODUCER_AT] != NO_PRODUCER_BYTE:
+                replica.known_producers.apply(producer_batch(batch), self.producers_ms)
         # Not before all of them are there: the mark is that of the whole entry.
         size = sum(map(len, batches))
         if replica.condition is _UNWRITABLE:
@@ -542,7 +561,7 @@ class Partitions:
 
     def _run_command(
         self, replica: PartitionReplica, term: int, command: PartitionCommand | VoidEntry
-    ) -> FailedPrecondition | None:
+    ) -> int | PixyError | None:
         if isinstance(command, VoidEntry):
             return command
         match command.WhichOneof("command"):
@@ -551,6 +570,11 @@ class Partitions:
                     replica.wake()
             case "publish_parts":
                 return self._publish(replica, term, command.publish_parts)
+            case "answered_batch":
+                return answer_of(command.answered_batch)
+            case "expire_producers":
+                expired = command.expire_producers
+                replica.known_producers.forget(expired.producer_ids, expired.offsets)
             case _:
                 topic, partition = replica.partition
                 raise newer_command(f"partition {topic}-{partition}")
@@ -605,10 +629,11 @@ class Partitions:
             replaced = swap_directories(self._disk, self._topics, name, replica.raft_group)
             try:
                 with lost_is_corrupt(self._topics / name):
-                    return _Swapped(copy.open(position, exists=True), replaced)
+                    files = copy.open(position, exists=True)
+                    return _Swapped(files, replaced, producers=copy.read_producers(position))
             except CorruptData as error:
                 copy.open_given_up(position)
-                return _Swapped([], replaced, error)
+                return _Swapped([], replaced, error, ProducerTable(is_known=False))
 
         self._writer.run(swap, partial(self._swapped, replica, copy), waits_for_space=True)
 
@@ -619,7 +644,7 @@ class Partitions:
         group = replica.group
         if replica.deleted or group is None or group.removed is not None:
             return
-        replica.needs_copy = False
+        replica.needs_copy, replica.producers = False, swapped.producers
         self._become_ready(replica)
         if swapped.damage is not None:
             self._worsen(replica, _UNWRITABLE, swapped.damage)
@@ -658,6 +683,7 @@ class Partitions:
         replica.log = PartitionLog(self._disk, self._topics / name, before.identity, before.topic)
         # What it has published needs no stages any more.
         replica.rows, replica.durable_publication = DedupTable(), replica.publication
+        replica.producers = None
         self._become_ready(replica)
 
         def retire() -> Path | None:
@@ -819,11 +845,14 @@ def _nothing(_: object) -> None:
 
 
 class _Swapped(NamedTuple):
-    """Files and directories of a partition to be removed, and the damage of its new ones."""
+    """Files and directories of a partition to be removed, and the damage and the producers of its
+    new ones.
+    """
 
     files: list[Path]
     directories: list[Path]
     damage: CorruptData | None = None
+    producers: ProducerTable | None = None
 
 
 class _TopicPartitions:

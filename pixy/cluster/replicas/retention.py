@@ -1,11 +1,11 @@
-"""Retention of records, by age and size, and expiry of the offsets of consumer groups that have had
-no members for long.
+"""Retention of records, by age and size; expiry of the offsets of consumer groups that have had no
+members for long, and of idempotent producers that have written nothing for long.
 
 A periodic check decides and proposes, where the raft group concerned is led: a partition's new log
-begin offset is an entry of its raft group, and the expiry of a consumer group's offsets is an entry
-of its state group. Segments below the new begin go in these steps: `storage.partition.retention`
-decides, the entry is applied, the applied position is durable, `PartitionLog` renames the files,
-`storage.disk.removal` unlinks them.
+begin offset and the expiry of its producers are entries of its raft group, and the expiry of a
+consumer group's offsets is an entry of its state group. Segments below the new begin go in these
+steps: `storage.partition.retention` decides, the entry is applied, the applied position is durable,
+`PartitionLog` renames the files, `storage.disk.removal` unlinks them.
 
 The activity of consumer groups with members is recorded periodically as well, so that their offsets
 are kept while they live, also over restarts.
@@ -20,14 +20,19 @@ from pixy.aio.steps import run_in_steps
 from pixy.cluster.log import PartitionCondition, PartitionReplica, Replica, StateReplica
 from pixy.cluster.replicas.node_time import NodeTime
 from pixy.cluster.replicas.partitions import Partitions
-from pixy.cluster.state import GroupsState
+from pixy.cluster.state import EXPIRED_MAX, GroupsState, expire_producers
 from pixy.config import StorageConfig
 from pixy.proto.state_pb2 import ExpireGroups, GroupsCommand, PartitionCommand, SetLogBeginOffset, TouchGroups
+from pixy.records import PRODUCERS_MAX, ProducerTable
 
 log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_ITERATION = 200
 _GROUPS_PER_ITERATION = 500
+_CROWDED = PRODUCERS_MAX * 3 // 4
+"""Producers of a partition from which on those are forgotten that have been quiet for a while."""
+_QUIET_MS = 600_000
+"""That while: twice the time for which clients send a batch again (librdkafka: 5 minutes)."""
 _TOUCHES = 8
 """Times that a consumer group with members is recorded as active within the time after which its
 offsets expire.
@@ -75,6 +80,7 @@ class Retention:
 
     def _check(self) -> None:
         age_ms = self._time.age_ms()
+        self._partitions.producers_ms = -1 if age_ms is None else age_ms
         if age_ms is None:
             log.warning(
                 "nothing expires: no majority of the nodes agrees with the clock of this machine, or none has "
@@ -98,11 +104,23 @@ class Retention:
             if offset > replica.log.begin_offset:
                 command = PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=offset))
                 self._propose(replica, command.SerializeToString())
+            if replica.producers is not None:
+                self._check_producers(replica, replica.producers, now_ms)
         rest = partitions[_PARTITIONS_PER_ITERATION:]
         if rest:
             self._timer = self._loop.call_soon(self._check_partitions, rest, now_ms)
         else:
             self.start()
+
+    def _check_producers(self, replica: PartitionReplica, producers: ProducerTable, now_ms: int) -> None:
+        kept_ms = round(self._storage.producers_retention * 1000)
+        if len(producers) >= _CROWDED:
+            kept_ms = min(kept_ms, _QUIET_MS)
+        # What they write has the time of the check before.
+        kept_ms += round(2000 * self._storage.retention_check)
+        idle = producers.idle(now_ms, now_ms - kept_ms, EXPIRED_MAX)
+        if idle:
+            self._propose(replica, expire_producers(idle))
 
     def _check_groups(self, now_ms: int) -> Iterator[None]:
         """Check all consumer groups, some per step."""

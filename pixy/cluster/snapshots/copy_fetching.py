@@ -412,7 +412,9 @@ class CopyFetching:
         own, begin = copy.own, copy.staged.begin_offset
         state = copied_position(copy.replica, copy.snapshot)
         try:
-            position = await run_on(self._log.copying, lambda: copy.staged.seal(state, own))
+            position = await run_on(
+                self._log.copying, lambda: copy.staged.seal(state, own, copy.producers or b"")
+            )
         except CorruptData as error:
             copy.check_needed()
             if own is not None and copy.is_as_it_was:

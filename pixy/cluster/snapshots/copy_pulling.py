@@ -128,6 +128,7 @@ class PartialCopy:
         descriptor: that state.
         own: the records that the replica keeps, None if it keeps none.
         progress: for the status.
+        producers: table of the producers that the newest source has, None before the first one.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class PartialCopy:
         self.own = own
         self.download: CopyDownload
         self.progress = CopyProgress()
+        self.producers: bytes | None = None
         self._is_needed = is_needed
         self._state = replica.log, replica.log.end_offset, replica.condition
 
@@ -254,7 +256,7 @@ class CopyPulling:
         sources = CopySources(list(nodes), self._options.attempts_max)
         backoff = Backoff(self._options.pause_s, self._options.pause_max_s)
         reason = "there is no source"
-        while not copy.download.is_complete:
+        while copy.producers is None or not copy.download.is_complete:
             source = sources.next
             if source is None:
                 raise Unavailable(f"no replica gives what is missing: {reason}")
@@ -272,6 +274,7 @@ class CopyPulling:
     async def _pull_from(self, source: int, copy: PartialCopy, sources: CopySources) -> None:
         """Fetch from one source until all is there."""
         begun = await self._begin(source, copy)
+        copy.producers = begun.producers
         copy.progress.begin(sum(segment.bytes for segment in begun.segments), self._loop.time())
         try:
             if begun.log_begin_offset > copy.download.offset:

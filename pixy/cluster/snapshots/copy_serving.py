@@ -121,7 +121,15 @@ class CopyServing:
                 for base, end, size in session.segments
             ],
             responder=self._log.driver.node_id,
+            producers=await self._producers_of(replica),
         ).SerializeToString()
+
+    async def _producers_of(self, replica: PartitionReplica) -> bytes:
+        """The producers that have written what is applied here, which is all that is given."""
+        producers = replica.producers
+        if producers is None or producers.is_blank:
+            return b""
+        return await run_on(self._log.copying, producers.kept(replica.log.end_offset).encoded)
 
     def _begin(
         self, key: CopyKey, replica: PartitionReplica, request: BeginCopyRequest, now: float

@@ -35,6 +35,7 @@ from pixy.cluster.state.metadata import (
     METADATA_GROUP,
     PARTITIONS_MAX,
     WHY_NO_MOVES,
+    WHY_NO_PRODUCERS,
     DeletedTopic,
     LeftNode,
     MetadataState,
@@ -52,6 +53,7 @@ from pixy.cluster.state.nodes import (
     MOVES_LEVEL,
     NODES_MAX,
     PLACEMENT_LEVEL,
+    PRODUCERS_LEVEL,
     REMOVING_LEVEL,
     SECOND_PROTOCOL_LEVEL,
     SEEN_LEVEL,
@@ -66,6 +68,13 @@ from pixy.cluster.state.nodes import (
 from pixy.cluster.state.partition_moves import MOVES_MAX, MovesChanged, partition_move, reason_name
 from pixy.cluster.state.piece_checks import CALL_PIECES_MAX, PIECE_BYTES_MAX, PiecesCheck
 from pixy.cluster.state.placement import replication_of
+from pixy.cluster.state.producer_commands import (
+    BLOCK_IDS,
+    EXPIRED_MAX,
+    answer_of,
+    answered_batch,
+    expire_producers,
+)
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.publication_parts import PartKey, part_commands
 from pixy.cluster.state.publications import SINKS_GROUP, SINKS_MAX, Finished, Publication, SinksState
@@ -82,10 +91,12 @@ from pixy.cluster.state.topic_config import log_options
 
 __all__ = [
     "APPLIED_LEVEL",
+    "BLOCK_IDS",
     "CALL_PIECES_MAX",
     "CLASSIC_LEVEL",
     "COPIES_LEVEL",
     "DEPARTURES_LEVEL",
+    "EXPIRED_MAX",
     "FEATURE_LEVEL",
     "FIRST_GROUPS_GROUP",
     "FIRST_NODE",
@@ -98,12 +109,14 @@ __all__ = [
     "PARTITIONS_MAX",
     "PIECE_BYTES_MAX",
     "PLACEMENT_LEVEL",
+    "PRODUCERS_LEVEL",
     "REMOVING_LEVEL",
     "SECOND_PROTOCOL_LEVEL",
     "SEEN_LEVEL",
     "SINKS_GROUP",
     "SINKS_MAX",
     "WHY_NO_MOVES",
+    "WHY_NO_PRODUCERS",
     "ClusterLimits",
     "DeletedTopic",
     "ElementMaxima",
@@ -134,6 +147,8 @@ __all__ = [
     "Topic",
     "TopicOwners",
     "alter_command",
+    "answer_of",
+    "answered_batch",
     "check_join",
     "check_joined",
     "check_place",
@@ -143,6 +158,7 @@ __all__ = [
     "decoded",
     "delete_command",
     "empty_of",
+    "expire_producers",
     "export_records",
     "found_cluster",
     "groups_index",

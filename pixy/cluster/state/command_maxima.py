@@ -15,6 +15,7 @@ from pixy.cluster.state.element_maxima import ElementMaxima
 from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.state.nodes import NODES_MAX
 from pixy.cluster.state.partition_moves import MOVES_MAX
+from pixy.cluster.state.producer_commands import EXPIRED_MAX
 from pixy.cluster.state.publications import SINKS_GROUP
 from pixy.multiraft import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
@@ -66,6 +67,8 @@ ELEMENTS_MAX: Mapping[str, int] = {
     "ReleasePartitions.topics": _PARTITIONS,
     "TopicPartitions.partitions": _PARTITIONS,
     "PublishParts.parts": _STAGES,
+    "ExpireProducers.producer_ids": EXPIRED_MAX,
+    "ExpireProducers.offsets": EXPIRED_MAX,
     "PublishedPart.pieces": EXTENTS_MAX,
     "PublishedPart.piece_bytes": EXTENTS_MAX,
     "PublishedPart.piece_records": EXTENTS_MAX,

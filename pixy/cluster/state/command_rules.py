@@ -18,6 +18,7 @@ other nodes send in the same way, since whatever is in the log is applied by all
     DrainNode           once all nodes know moves (*)
     BeginMoves          the same
     EndMoves            the same
+    AllocateProducerIds  a block of as many as a node takes
 
     sinks
     ------------------  ----------------------------------------------------------------------------
@@ -51,6 +52,8 @@ other nodes send in the same way, since whatever is in the log is applied by all
     SetLogBeginOffset   for a client, else without effect
     PublishParts        of replicated stages, if `sinks` has the publication unfinished, with what
                         this node makes of it (*)
+    AnsweredBatch       never: the batch is proposed, and the leader judges it
+    ExpireProducers     without effect
 
 (*) By what this node knows: `forwarded_commands`.
 
@@ -67,12 +70,15 @@ from google.protobuf.message import Message
 from pixy.cluster.state.join_request_checks import LEVEL_MAX, TEXT_MAX, check_join
 from pixy.cluster.state.metadata import PARTITIONS_MAX, check_partitions
 from pixy.cluster.state.piece_checks import why_impossible
+from pixy.cluster.state.producer_commands import BLOCK_IDS
 from pixy.cluster.state.topic_config import check_forwarded_config, check_option_names
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
 from pixy.multiraft import MESSAGE_BYTES_MAX
 from pixy.proto.state_pb2 import (
     AddPiece,
+    AllocateProducerIds,
     AlterTopic,
+    AnsweredBatch,
     BeginMoves,
     CommitOffsets,
     CommittedOffset,
@@ -251,6 +257,10 @@ def _end_moves(command: EndMoves, _: Sender) -> None:
     _require(all(each.plan for each in command.moves), "the end of a move that has not begun")
 
 
+def _allocate_producer_ids(command: AllocateProducerIds, _: Sender) -> None:
+    _require(0 < command.count <= BLOCK_IDS, f"{command.count} producer ids, 1 to {BLOCK_IDS} are allowed")
+
+
 def _moves(moves: Iterable[PartitionMove]) -> None:
     _partitions(moves)
     for each in moves:
@@ -374,6 +384,10 @@ def _set_log_begin_offset(command: SetLogBeginOffset, _: Sender) -> None:
     _require(not command.for_client or command.offset >= 0, f"a log that begins at {command.offset}")
 
 
+def _answer_of_leader(_: AnsweredBatch, __: Sender) -> None:
+    raise FailedPrecondition("an answer to a batch, which the leader gives")
+
+
 def _is_retention(command: SetLogBeginOffset, _: Sender) -> bool:
     return not command.for_client
 
@@ -396,6 +410,7 @@ RULES: Mapping[type[Message], Mapping[str, Rule]] = {
         "drain_node": _ANY,
         "begin_moves": Rule(_begin_moves),
         "end_moves": Rule(_end_moves),
+        "allocate_producer_ids": Rule(_allocate_producer_ids),
     },
     SinksCommand: {
         "publish_stages": Rule(_publish_stages),
@@ -425,6 +440,8 @@ RULES: Mapping[type[Message], Mapping[str, Rule]] = {
     PartitionCommand: {
         "set_log_begin_offset": Rule(_set_log_begin_offset, _is_retention),
         "publish_parts": Rule(_publish_parts),
+        "answered_batch": Rule(_answer_of_leader),
+        "expire_producers": _OF_LEADER,
     },
 }
 """The rule for each command by its field in the message of its raft group."""

@@ -16,7 +16,14 @@ from typing import NamedTuple
 
 from pixy.cluster.state.commands import decoded
 from pixy.cluster.state.newer_command import newer_command
-from pixy.cluster.state.nodes import FIRST_NODE, MOVES_LEVEL, NodeInfo, NodeTable, node_record
+from pixy.cluster.state.nodes import (
+    FIRST_NODE,
+    MOVES_LEVEL,
+    PRODUCERS_LEVEL,
+    NodeInfo,
+    NodeTable,
+    node_record,
+)
 from pixy.cluster.state.partition_moves import MovesChanged, begun, ended
 from pixy.cluster.state.placement import ReplicaCounts, place, replication_of
 from pixy.cluster.state.topic import Topic, check_restored_topic, topic_of
@@ -58,12 +65,19 @@ WHY_NO_MOVES = (
 )
 """Reason to refuse a command about moves."""
 
+WHY_NO_PRODUCERS = (
+    f"idempotent producers are not served: that needs feature level {PRODUCERS_LEVEL}, which a cluster has once every "
+    "node has started with a release that has it"
+)
+"""Reason to refuse producer ids, and batches with one."""
+
 PARTITIONS_MAX = 10_000
 _GROUPS_MAX = 800
 """State groups of consumer groups; that of sinks has the number 900."""
 _RAFT_GROUP_MAX = 2**53
 _NODE_ID_MAX = 2**30
 _PLAN_MAX = 2**53
+_PRODUCER_ID_MAX = 2**62
 """Beyond these no cluster gets, and what is stored has room for more."""
 _CLUSTER_KEY = b"cluster"
 _NODE_KEY = b"node/"
@@ -94,7 +108,9 @@ class LeftNode(NamedTuple):
 
 
 MetadataResult = Topic | DeletedTopic | LeftNode | MovesChanged | int | PixyError | None
-"""Result of a command; the number is the id of a registered node."""
+"""Result of a command; the number is the id of a registered node, or the first producer id of a
+block.
+"""
 
 
 class MetadataState:
@@ -107,6 +123,8 @@ class MetadataState:
         next_raft_group: raft group of the next partition. Invariant: above every raft group ever
             assigned.
         next_plan: number of the next plan of moves. Invariant: above every number ever given.
+        next_producer_id: first id of the next block of producer ids. Invariant: above every id ever
+            given.
         partitions: number of partitions of all topics. Invariant: their sum.
     """
 
@@ -114,6 +132,7 @@ class MetadataState:
         self.groups_count = 0
         self.next_raft_group = FIRST_PARTITION_GROUP
         self.next_plan = 1
+        self.next_producer_id = 0
         self.topics: dict[str, Topic] = {}
         self.partitions = 0
         self._table = NodeTable()
@@ -194,6 +213,8 @@ class MetadataState:
                 result = self._alter_topic(command.alter_topic)
             case "delete_topic":
                 result = self._delete_topic(command.delete_topic)
+            case "allocate_producer_ids":
+                result = self._allocate_producer_ids(command.allocate_producer_ids.count)
             case _:
                 result = self._apply_to_nodes(command)
         return result
@@ -232,6 +253,7 @@ class MetadataState:
             next_raft_group=self.next_raft_group,
             next_node_id=self._table.next_node_id,
             next_plan=0 if self.next_plan == 1 else self.next_plan,
+            next_producer_id=self.next_producer_id,
         )
         return _records(cluster, self.nodes, list(self.topics.values()))
 
@@ -248,6 +270,7 @@ class MetadataState:
                 cluster = parsed(ClusterRecord, value)
                 self.groups_count, self.next_raft_group = cluster.groups_count, cluster.next_raft_group
                 self.next_plan = cluster.next_plan or 1
+                self.next_producer_id = cluster.next_producer_id
                 self._table.next_node_id = max(self._table.next_node_id, cluster.next_node_id)
             elif key.startswith(_NODE_KEY):
                 self._table.restore(parsed(NodeRecord, value))
@@ -325,6 +348,13 @@ class MetadataState:
         self._counts.remove(topic.placed)
         self.partitions -= len(topic.raft_groups)
         return DeletedTopic(topic)
+
+    def _allocate_producer_ids(self, count: int) -> int | PixyError:
+        if self.feature_level < PRODUCERS_LEVEL:
+            return FailedPrecondition(WHY_NO_PRODUCERS)
+        first = self.next_producer_id
+        self.next_producer_id += count
+        return first
 
     def _named(self, command: AlterTopic | DeleteTopic) -> Topic | UnknownTopic:
         """The topic of a command, which may come late: another one may have the name."""
@@ -463,6 +493,8 @@ def _check_restored(state: MetadataState) -> None:
         raise ValueError(f"nodes {ids[:-1]}, node {ids[-1]} is the next one")
     if not 0 < state.next_plan <= _PLAN_MAX:
         raise ValueError(f"plan {state.next_plan} is the next one")
+    if not 0 <= state.next_producer_id <= _PRODUCER_ID_MAX:
+        raise ValueError(f"producer id {state.next_producer_id} is the next one")
     seen: set[int] = set()
     for topic in state.topics.values():
         check_restored_topic(topic, state.next_node_id, state.next_raft_group, state.next_plan)

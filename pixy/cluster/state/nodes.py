@@ -50,7 +50,7 @@ from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, Remo
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 10
+FEATURE_LEVEL = 11
 """Feature level of this release:
 
     0  a node alone
@@ -67,6 +67,7 @@ FEATURE_LEVEL = 10
     8  nodes give copies of partitions
     9  commands that move replicas between nodes; nodes say when they have applied an entry
     10 groups of Kafka's classic protocol; offsets whose metadata is of another program
+    11 idempotent producers: ids, and batches that have one
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -110,6 +111,9 @@ LEAVING_LEVEL = 9
 
 CLASSIC_LEVEL = 10
 """First level at which all nodes know groups of Kafka's classic protocol."""
+
+PRODUCERS_LEVEL = 11
+"""First level at which all nodes keep tables of idempotent producers."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

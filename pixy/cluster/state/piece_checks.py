@@ -8,6 +8,8 @@ from pixy.proto.state_pb2 import PieceRecord, StagedPiece
 from pixy.records import FORWARDED_LIMITS, CheckEffort, NewBatch, check_next_batch, crc32c
 from pixy.staging import NewPiece
 
+_LIMITS = FORWARDED_LIMITS._replace(producers=False)
+
 PIECE_BYTES_MAX = 32 << 20
 """Bytes of a piece for one partition; a call takes twice as many."""
 
@@ -62,7 +64,7 @@ class PiecesCheck(SteppedCheck):
         key, records, buffer = self._pieces[self._checked]
         batches = memoryview(buffer)
         try:
-            batch = check_next_batch(batches, self._batches, FORWARDED_LIMITS, effort)
+            batch = check_next_batch(batches, self._batches, _LIMITS, effort)
         except PixyError as error:
             raise InvalidArgument(f"piece {key.number} is none: {error}") from None
         self._batches.append(batch)

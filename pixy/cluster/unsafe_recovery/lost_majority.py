@@ -58,6 +58,7 @@ from pixy.cluster.state import (
     FIRST_NODE,
     METADATA_GROUP,
     MOVES_MAX,
+    PRODUCERS_LEVEL,
     SINKS_GROUP,
     GroupsState,
     NodeInfo,
@@ -80,6 +81,7 @@ from pixy.multiraft import (
     why_no_configuration,
 )
 from pixy.proto.state_pb2 import (
+    AllocateProducerIds,
     CutOffsets,
     EndMoves,
     ForgetNode,
@@ -105,6 +107,7 @@ from pixy.storage import (
 )
 
 _NUMBERS_SKIPPED = 2**32
+_PRODUCER_IDS_SKIPPED = 2**31
 _CONF_CHANGES = (EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2)
 
 
@@ -350,7 +353,7 @@ class LostMajority:
         incarnation = self._recovered.journal.incarnation + 1
         records: list[UnitRecord] = [(RecordKind.INCARNATION, 0, 0, incarnation, 0, 0, None, b"")]
         skip = SinksCommand(skip_numbers=SkipNumbers(count=_NUMBERS_SKIPPED))
-        metadata = [*self._forget_commands(), *self._end_commands()]
+        metadata = [*self._forget_commands(), *self._end_commands(), *self._skipped_producer_ids()]
         commands = {METADATA_GROUP: metadata, SINKS_GROUP: [skip.SerializeToString()]}
         for raft_group, cut in self._cuts.items():
             commands[raft_group] = [GroupsCommand(cut_offsets=cut).SerializeToString()]
@@ -375,6 +378,12 @@ class LostMajority:
         for first in range(0, len(moves), MOVES_MAX):
             command = EndMoves(moves=moves[first : first + MOVES_MAX])
             yield MetadataCommand(end_moves=command).SerializeToString()
+
+    def _skipped_producer_ids(self) -> Iterator[bytes]:
+        """Producer ids that the lost nodes may have given are not given again."""
+        if self._metadata.feature_level >= PRODUCERS_LEVEL:
+            skipped = AllocateProducerIds(count=_PRODUCER_IDS_SKIPPED)
+            yield MetadataCommand(allocate_producer_ids=skipped).SerializeToString()
 
     def _records_of(self, found: _Continuation, commands: Sequence[bytes]) -> list[UnitRecord]:
         """Records of a raft group with this node alone, and of further commands in its log."""

@@ -60,6 +60,12 @@ class StorageConfig:
         "How long the first member of a group of Kafka clients waits for others, which join it without "
         "a rebalance. 0s: not at all.",
     )
+    producers_retention: float = seconds(
+        24 * 3600.0,
+        "How long a partition knows an idempotent producer that writes nothing, as "
+        "producer.id.expiration.ms of Kafka. Ten minutes at most, if the partition has thousands.",
+        above=0,
+    )
     segment_bytes: int = size(
         256 * MIB,
         "Size at which a partition rolls to a new segment file, at most 1 GiB. A topic's own "

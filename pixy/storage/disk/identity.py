@@ -7,12 +7,13 @@ All numbers are little-endian.
 
     byte  size  field
     0     8     magic: "PIXYNODE", "PIXYPART" for a partition, "PIXYSTGE" for a stage,
-                "PIXYPUBL" for a mark, "PIXYCOPY" for a staged copy, "PIXYDAMG" for a damage mark
+                "PIXYPUBL" for a mark, "PIXYCOPY" for a staged copy, "PIXYDAMG" for a damage mark,
+                "PIXYPROD" for producers
     8     4     format version, 1
     12    4     CRC-32C of bytes 0 to 11 and 16 to the end
     16    4     length of the payload
     20          payload, a `NodeIdentity`, `PartitionIdentity`, `StageRecord`, `PublishStages` or
-                `CopyManifest`, or the text of a damage mark
+                `CopyManifest`, the text of a damage mark, or a table of `records.producers`
 
 Each is written as `<name>.part`, synced and renamed, then the directory is synced: an update never
 tears a valid file.
@@ -54,6 +55,7 @@ _STAGE = b"PIXYSTGE"
 _PUBLICATION = b"PIXYPUBL"
 _COPY = b"PIXYCOPY"
 _DAMAGE = b"PIXYDAMG"
+_PRODUCERS = b"PIXYPROD"
 _FORMAT_VERSION = 1
 _START = struct.Struct("<8sI")
 _CRC = struct.Struct("<I")
@@ -156,6 +158,16 @@ def read_damage_mark(disk: Disk, path: Path) -> str:
 def write_damage_mark(disk: Disk, path: Path, found: str) -> None:
     """Write or replace a damage mark; durable on return. Blocks."""
     _write(disk, path, _encode(_DAMAGE, found.encode(errors="replace")))
+
+
+def read_producers(disk: Disk, path: Path) -> bytes:
+    """Read a table of producers; errors are those of `read_damage_mark`. Blocks."""
+    return _read(disk, path, _PRODUCERS)
+
+
+def write_producers(disk: Disk, path: Path, table: bytes) -> None:
+    """Write or replace a table of producers; durable on return. Blocks."""
+    _write(disk, path, _encode(_PRODUCERS, table))
 
 
 def _write(disk: Disk, path: Path, content: bytes) -> None:

@@ -15,6 +15,7 @@ from pixy.storage.partition.partition_directory import (
     sort_partition_directories,
 )
 from pixy.storage.partition.partition_log import PartitionLog, SegmentExtent, SyncedPosition
+from pixy.storage.partition.producers_file import PRODUCERS_FILE, PRODUCERS_PART, read_table, write_table
 from pixy.storage.partition.retention import LogOptions
 from pixy.storage.partition.segment import RETIRED, Chunk, segment_path
 from pixy.storage.partition.staged_part import StagedPart
@@ -23,6 +24,8 @@ __all__ = [
     "COPY_MANIFEST",
     "DAMAGE_MARK",
     "INDEX_INTERVAL_BYTES",
+    "PRODUCERS_FILE",
+    "PRODUCERS_PART",
     "RETIRED",
     "AgedSegments",
     "Chunk",
@@ -46,8 +49,10 @@ __all__ = [
     "deleted_directory",
     "judge_partition_directory",
     "mark_directory",
+    "read_table",
     "replaced_directory",
     "segment_path",
     "sort_partition_directories",
     "why_no_position",
+    "write_table",
 ]

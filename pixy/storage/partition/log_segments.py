@@ -97,6 +97,7 @@ class LogSegments:
         end_offset: offset behind the last batch in them.
         unsynced_bytes: bytes in them behind the last `sync`, which only the journal has durably;
             without parts that became segments.
+        unkept_bytes: bytes in them that were written since the caller has set it to 0.
     """
 
     __slots__ = (
@@ -113,6 +114,7 @@ class LogSegments:
         "end_offset",
         "pinned_from",
         "segments",
+        "unkept_bytes",
         "unsynced_bytes",
     )
 
@@ -136,7 +138,7 @@ class LogSegments:
         # Of the job that `write` belongs to.
         self._aged = AgedSegments()
         self.end_offset = 0
-        self.unsynced_bytes = 0
+        self.unsynced_bytes = self.unkept_bytes = 0
 
     def open(self, applied: AppliedPosition | None, *, exists: bool, replayed: bool = True) -> list[Path]:
         """Cut the files back to the synced state in `applied`; without one, to an empty log.
@@ -347,6 +349,7 @@ class LogSegments:
         self._new_segment = True
         self._linked = segment.base_offset
         self.end_offset = segment.end_offset
+        self.unkept_bytes += segment.size
         return True
 
     def _write_batches(self, batches: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -359,6 +362,7 @@ class LogSegments:
             size = segment.size
             segment.write(batches[at:end], direct=self._direct)
             self.unsynced_bytes += segment.size - size
+            self.unkept_bytes += segment.size - size
             self.end_offset = segment.end_offset
             at = end
 

@@ -141,6 +141,7 @@ class _Job:
         for at, save in enumerate(self.to_write):
             try:
                 save.log.write(save.unwritten.batches, aged)
+                save.log.write_producers()
             except CorruptData as error:
                 save.log.close()
                 self.damaged.append((save, error))

@@ -36,11 +36,12 @@ from typing import NamedTuple
 
 from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
-from pixy.records import offsets_of
-from pixy.storage.disk import Disk, is_unreadable
+from pixy.records import BatchHeader, KeptProducers, ProducerBatch, ProducerTable, offsets_of
+from pixy.storage.disk import Disk, is_unreadable, lost_is_corrupt
 from pixy.storage.partition.damage_mark import found_damage
 from pixy.storage.partition.log_segments import AgedSegments, LogSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.partition.log_tail import Appended, LogTail, Unwritten
+from pixy.storage.partition.producers_file import read_table, write_table
 from pixy.storage.partition.retention import SegmentFacts, retained_from
 from pixy.storage.partition.segment import Chunk, Segment
 from pixy.storage.partition.staged_part import StagedPart
@@ -100,6 +101,8 @@ class PartitionLog:
         "_files",
         "_given_up",
         "_pins",
+        "_producers",
+        "_producers_from",
         "_tail",
         "begin_offset",
         "end_offset",
@@ -128,6 +131,10 @@ class PartitionLog:
         # may go.
         self._pins: dict[int, int] = {}
         self._dropped_below = 0
+        # Producers to be written with the next batches, and the offset as of which these or those
+        # in the file are; -1: there are none.
+        self._producers: KeptProducers | None = None
+        self._producers_from = -1
         self.begin_offset = 0
         self.end_offset = 0
         self.written_offset = 0
@@ -213,6 +220,20 @@ class PartitionLog:
         self._files.pinned_from = min(self._pins.values(), default=None)
         return self._dropped_below
 
+    def is_keeping_due(self, unkept_bytes: int) -> bool:
+        """True if the table of producers is to be kept: there is none yet, or so many bytes have
+        come since, or records were removed that a start would make it from.
+
+        Not to be called while a worker uses the log, as `keep_producers`.
+        """
+        kept_from = self._producers_from
+        return kept_from < self.begin_offset or self._files.unkept_bytes >= unkept_bytes
+
+    def keep_producers(self, producers: KeptProducers) -> None:
+        """Write the table of producers with the next batches, before the next `sync`."""
+        self._producers, self._producers_from = producers, producers.end_offset
+        self._files.unkept_bytes = 0
+
     def give_up(self) -> "GivenUp":
         """Stop storing, writing and syncing, because a part cannot be written.
 
@@ -272,6 +293,41 @@ class PartitionLog:
             aged: what the writes of a job have in common.
         """
         self._files.write(appended, self.begin_offset, aged)
+
+    def write_producers(self) -> None:
+        """Write the table of producers that is to be kept, if there is one.
+
+        Raises:
+            OSError: the disk has failed; to be called again if it was full.
+        """
+        producers = self._producers
+        if producers is not None and not self.topic.deleted:
+            self._files.claim()
+            write_table(self._files.disk, self._files.directory, producers.encoded())
+            self._producers = None
+
+    def read_producers(self, applied: AppliedPosition) -> ProducerTable | None:
+        """The producers as of an applied position, None if there are none: those that were kept,
+        and those in the headers of later batches.
+
+        Raises:
+            CorruptData: the segments are damaged.
+            DataDirectoryError: a newer release wrote the file.
+            OSError: the disk has failed.
+        """
+        if not applied.producers:
+            return None
+        files = self._files
+        table = read_table(files.disk, files.directory)
+        self._producers_from = table.end_offset
+        begin = max(table.end_offset, self.begin_offset)
+        with lost_is_corrupt(files.directory):
+            for segment in files.segments:
+                for header in segment.headers_from(begin) if segment.end_offset > begin else ():
+                    files.unkept_bytes += header.length
+                    if header.producer_id >= 0:
+                        table.apply(_batch_of(header), -1)
+        return table
 
     def begin_sync(self) -> None:
         """Start writeback of the bytes that `sync` will wait for; speeds up syncs of many logs."""
@@ -418,6 +474,16 @@ class PartitionLog:
                 ) from error
             kind = CorruptData if is_unreadable(error) else StorageFault
             raise kind(f"{self._files.directory} cannot be read: {error}") from error
+
+
+def _batch_of(header: BatchHeader) -> ProducerBatch:
+    return ProducerBatch(
+        header.base_offset,
+        header.last_offset_delta,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+    )
 
 
 def _base_offset(of: StagedPart | Segment) -> int:

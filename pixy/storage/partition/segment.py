@@ -459,6 +459,22 @@ class Segment:
             file.close()
         return found[0] if found is not None and found[1].base_offset <= offset else None
 
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """Headers of the batches from the one with an offset on.
+
+        Raises:
+            CorruptData: the segment is damaged.
+            OSError: the disk has failed.
+        """
+        file = self._disk.open(self.path, background=True)
+        try:
+            found = self._find(file, offset, self.size)
+            if found is not None:
+                for _, header in self._headers(file, found[0], self.size):
+                    yield header
+        finally:
+            file.close()
+
     def read(self, offset: int, max_bytes: int, size: int) -> Chunk:
         """Read batches from the one with `offset` on, in the first `size` bytes.
 

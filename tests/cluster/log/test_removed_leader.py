@@ -62,8 +62,10 @@ class Nothing:
 
     def lead(self, tail: Sequence[Entry]) -> None: ...
 
-    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
-        return payload
+    def stamp(
+        self, kind: EntryType, payload: bytes | bytearray, term: int
+    ) -> tuple[EntryType, bytes | bytearray]:
+        return kind, payload
 
 
 async def led(bench: Bench) -> RaftGroup:

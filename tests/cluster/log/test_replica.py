@@ -11,14 +11,16 @@ import pytest
 
 from pixy.cluster.log.checkpoint_state import restored_state
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
+from pixy.cluster.state import answer_of
 from pixy.entry_ids import LogPosition, ProposalId
+from pixy.errors import BatchesDivided, OutOfOrderSequence, PixyError
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import PartitionCommand, PublishedPart, PublishParts, SetLogBeginOffset
 from pixy.raft import ConfState, Entry, Snapshot
-from pixy.records import TopicPartition, read_header, split_batches
+from pixy.records import TopicPartition, producer_batch, read_header, split_batches
 from pixy.storage import CheckpointId, CheckpointStore, EntryType
-from tests.fakes.batches import batch_of
+from tests.fakes.batches import batch_of, batch_of_producer
 from tests.fakes.disk import RecordingDisk
 from tests.storage.logs import append, partition_log
 
@@ -56,25 +58,25 @@ def leading(tmp_path: Path) -> PartitionReplica:
 
 
 def test_a_batch_gets_the_next_offset_and_the_term(leading: PartitionReplica) -> None:
-    stamped = [leading.stamp(BATCH, new_batch(records), 7) for records in (3, 1, 1)]
+    stamped = [leading.stamp(BATCH, new_batch(records), 7)[1] for records in (3, 1, 1)]
     assert [places_in(payload) for payload in stamped] == [[(5, 7)], [(8, 7)], [(9, 7)]]
 
 
 def test_a_batch_is_stamped_in_place(leading: PartitionReplica) -> None:
     payload = new_batch()
-    assert leading.stamp(BATCH, payload, 7) is payload
+    assert leading.stamp(BATCH, payload, 7)[1] is payload
 
 
 def test_every_batch_of_an_entry_gets_its_offset(leading: PartitionReplica) -> None:
     payload = new_batch(2) + new_batch() + new_batch(4)
-    assert places_in(leading.stamp(BATCHES, payload, 7)) == [(5, 7), (7, 7), (8, 7)]
+    assert places_in(leading.stamp(BATCHES, payload, 7)[1]) == [(5, 7), (7, 7), (8, 7)]
     assert leading.proposed_end == 12
 
 
 def test_batches_behind_a_publication_begin_at_its_end(leading: PartitionReplica) -> None:
     command = publish(3, 10, 20)
-    assert leading.stamp(COMMAND, command, 7) is command
-    assert places_in(leading.stamp(BATCH, new_batch(), 7)) == [(35, 7)]
+    assert leading.stamp(COMMAND, command, 7)[1] is command
+    assert places_in(leading.stamp(BATCH, new_batch(), 7)[1]) == [(35, 7)]
 
 
 def test_a_publication_that_is_proposed_again_takes_no_offsets(leading: PartitionReplica) -> None:
@@ -93,15 +95,15 @@ def test_a_publication_without_its_predecessor_takes_no_offsets(leading: Partiti
 
 def test_other_commands_and_empty_entries_take_no_offsets(leading: PartitionReplica) -> None:
     other = PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=4)).SerializeToString()
-    assert leading.stamp(COMMAND, other, 7) is other
-    assert leading.stamp(EntryType.EMPTY, b"", 7) == b""
+    assert leading.stamp(COMMAND, other, 7)[1] is other
+    assert leading.stamp(EntryType.EMPTY, b"", 7)[1] == b""
     assert leading.proposed_end == 5
 
 
 def test_a_new_leader_proposes_behind_its_tail(leading: PartitionReplica) -> None:
     tail = [
-        Entry(6, 6, data=leading.stamp(BATCH, new_batch(2), 6), kind=BATCH),
-        Entry(6, 7, data=leading.stamp(BATCHES, new_batch() + new_batch(3), 6), kind=BATCHES),
+        Entry(6, 6, data=leading.stamp(BATCH, new_batch(2), 6)[1], kind=BATCH),
+        Entry(6, 7, data=leading.stamp(BATCHES, new_batch() + new_batch(3), 6)[1], kind=BATCHES),
         Entry(6, 8, data=publish(3, 100), kind=COMMAND),
         Entry(6, 9),
     ]
@@ -109,6 +111,67 @@ def test_a_new_leader_proposes_behind_its_tail(leading: PartitionReplica) -> Non
     assert (leading.proposed_end, leading.proposed_publication) == (111, 3)
     leading.lead([])
     assert (leading.proposed_end, leading.proposed_publication) == (5, 2), "the tail was replaced"
+
+
+def from_producer(sequence: int, *, records: int = 1, producer_id: int = 7) -> bytearray:
+    return batch_of_producer(producer_id, 0, sequence, *[b"value"] * records)
+
+
+def answer(stamped: tuple[EntryType, bytes | bytearray]) -> int | PixyError:
+    """The answer that takes the place of a batch."""
+    kind, payload = stamped
+    assert kind is COMMAND
+    return answer_of(PartitionCommand.FromString(bytes(payload)).answered_batch)
+
+
+def test_a_batch_of_a_producer_gets_its_place_once(leading: PartitionReplica) -> None:
+    for sequence, records in ((0, 2), (2, 1)):
+        kind, payload = leading.stamp(BATCH, from_producer(sequence, records=records), 7)
+        assert (kind, places_in(payload)) == (BATCH, [(5 + sequence, 7)])
+    assert answer(leading.stamp(BATCH, from_producer(0, records=2), 7)) == 5
+    assert answer(leading.stamp(BATCH, from_producer(2), 7)) == 7
+    refused = answer(leading.stamp(BATCH, from_producer(4), 7))
+    assert isinstance(refused, OutOfOrderSequence)
+    assert "expected is 3" in str(refused)
+    assert leading.proposed_end == 8
+    assert places_in(leading.stamp(BATCH, new_batch(), 7)[1]) == [(8, 7)]
+
+
+def test_batches_of_a_shared_entry_are_taken_together_or_not_at_all(leading: PartitionReplica) -> None:
+    both = from_producer(0) + new_batch(2) + from_producer(1)
+    kind, payload = leading.stamp(BATCHES, both, 7)
+    assert (kind, places_in(payload)) == (BATCHES, [(5, 7), (6, 7), (8, 7)])
+    mixed = new_batch() + from_producer(2) + from_producer(1)
+    assert isinstance(answer(leading.stamp(BATCHES, mixed, 7)), BatchesDivided)
+    assert isinstance(answer(leading.stamp(BATCHES, new_batch() + from_producer(1), 7)), BatchesDivided)
+    assert answer(leading.stamp(BATCH, from_producer(1), 7)) == 8
+    assert leading.proposed_end == 9
+
+
+def test_a_new_leader_knows_the_producers_of_its_tail(leading: PartitionReplica) -> None:
+    tail = [
+        Entry(6, 6, data=leading.stamp(BATCH, from_producer(0), 6)[1], kind=BATCH),
+        Entry(6, 7, data=leading.stamp(BATCHES, new_batch() + from_producer(1), 6)[1], kind=BATCHES),
+    ]
+    leading.lead(tail)
+    assert answer(leading.stamp(BATCH, from_producer(1), 7)) == 7
+    leading.lead(tail[:1])
+    assert places_in(leading.stamp(BATCH, from_producer(1), 7)[1]) == [(6, 7)], "the tail was replaced"
+
+
+def test_a_mark_keeps_the_producers_once(leading: PartitionReplica) -> None:
+    leading.group = RaftGroup(1000, RaftStorage(ConfState((1,))), 1)
+    assert not leading.mark().producers
+    leading.stamp(BATCH, from_producer(0), 7)
+    assert not leading.mark().producers, "nothing is applied"
+    leading.known_producers.apply(producer_batch(from_producer(0)), 1000)
+    assert leading.mark().producers
+    assert not leading.log.is_keeping_due(1)
+    leading.log.move_begin(5)
+    assert not leading.log.is_keeping_due(1)
+    append(leading.log, new_batch())
+    leading.log.move_begin(6)
+    assert leading.log.is_keeping_due(1), "batches are gone that a start would read"
 
 
 def test_a_mark_is_the_state_of_its_moment(leading: PartitionReplica) -> None:

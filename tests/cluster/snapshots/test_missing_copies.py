@@ -259,7 +259,7 @@ async def test_a_replica_takes_over_a_position_once_its_records_are_in_synced_se
     assert (group.applied_index, group.position_file, group.reset) == (index, 1, group.applied)
     # A sync that began before does not bring back the position of that time.
     assert group.position is not None
-    mark = Mark(replica, applied, 0, replica.rows.snapshot())
+    mark = Mark(replica, applied, 0, replica.rows.snapshot(), False)
     log._positions.synced([SyncedLog(replica.log, mark, 2, SyncedPosition(0, 0, 0))])
     assert group.position.index == index
     await network.end()
