@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -359,9 +360,7 @@ def test_the_batches_of_an_entry_that_comes_back_are_proposed_alone(elsewhere: b
     batches = [bytes(batch_of_producer(number, 0, 0, b"x")) for number in range(3)]
     for number, batch in enumerate(batches):
         deadline = 10.0 if number == 1 else float("inf")
-        bench.proposals.submit(
-            BATCH, bytearray(batch), lambda result, number=number: results.update({number: result}), deadline
-        )
+        bench.proposals.submit(BATCH, bytearray(batch), partial(results.__setitem__, number), deadline)
     bench.group.stamp = lambda kind, payload, _: (kind, payload)
     bench.lead(3)
     proposals = bench.proposals

@@ -18,6 +18,7 @@ from tests.sim.whole.group_clients import GroupClients
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.network import SimulatedNetwork
 from tests.sim.whole.process import WholeProcess
+from tests.sim.whole.producers import Producers
 from tests.sim.whole.shown_offsets import ShownOffsets
 from tests.sim.whole.sinks import Sinks
 from tests.sim.whole.swarm import Focus, draw_swarm, moving, still
@@ -69,6 +70,9 @@ class Cluster:
         self.shown_offsets = ShownOffsets(self.scene, self.calls, self.audits, consuming, self.serving)
         topics = self.swarm.habits.stable_topics
         self.sinks = Sinks(self.scene, self.calls, self.audits, self.swarm.writing, topics, self.serving)
+        self.producers = Producers(
+            self.scene, self.calls, self.audits, self.swarm.producing, topics, self.serving
+        )
         loop.before_turns(self.watches.turn)
 
     # --- machines ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 from pixy.config import ConsumerConfig, StorageConfig
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
-from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm, Writing
+from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Producing, Swarm, Writing
 
 THREE = Formation(3, 0.1, 0, False)
 SLOW = Weather((0.001, 0.05))
@@ -85,6 +85,7 @@ def aimed(
                     "faults_from_s": 1.0,
                     "duration_s": 7.0,
                     "writing": Writing(),
+                    "producing": Producing(),
                     "days_off": 0,
                     "moving": False,
                     "retention_check_s": StorageConfig().retention_check,

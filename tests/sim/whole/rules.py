@@ -51,6 +51,7 @@ from tests.sim.whole.focuses import (
 )
 from tests.sim.whole.move_rules import MOVE_RULES
 from tests.sim.whole.network import Weather
+from tests.sim.whole.producer_rules import PRODUCER_RULES
 from tests.sim.whole.swarm import Focus, Formation, Swarm, Writing, quiet
 
 _WRONG_CLOCKS = aimed(
@@ -241,4 +242,5 @@ RULES: dict[str, Rule[Swarm]] = {
         seed=14,
     ),
     **MOVE_RULES,
+    **PRODUCER_RULES,
 }

@@ -99,6 +99,7 @@ class Simulation(Run[Swarm]):
         cluster.clients.start()
         cluster.group_clients.start()
         cluster.sinks.start()
+        cluster.producers.start()
         cluster.shown_offsets.start()
         self._keeper()
         if swarm.faults_from_s:
@@ -192,6 +193,7 @@ class Simulation(Run[Swarm]):
         for machine in healthy:
             machine.heal()
         cluster.sinks.drain(self._verdict.ready, self._verdict.has_stuck_partitions)
+        cluster.producers.drain(self._verdict.ready, self._verdict.has_stuck_partitions)
         if cluster.swarm.consuming.clients:
             verdict = self._verdict
             cluster.group_clients.drain(verdict.misses_records, verdict.is_stuck_partition, verdict.ready)

@@ -144,6 +144,25 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True)
+class Producing:
+    """Actions of idempotent producers.
+
+    Attributes:
+        producers: number of producers.
+        think_s: mean time between two calls of a producer.
+        moves: probability that a producer changes its node before a call.
+        again: share of the calls that send one of the last batches again, answered or not.
+        patience_s: times after which a batch is sent again.
+    """
+
+    producers: int = 0
+    think_s: float = 0.05
+    moves: float = 0.3
+    again: float = 0.1
+    patience_s: Sequence[float] = (0.2, 1.0, 3.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Swarm:
     """Choices of one seed.
 
@@ -163,6 +182,7 @@ class Swarm:
         heals_all: everything is healed; else a minority stays as it is, for good.
         consuming: of consumer groups.
         writing: of sinks.
+        producing: of idempotent producers.
         own_sizes: those of machines that have other options than `sizes`, by number.
     """
 
@@ -179,6 +199,7 @@ class Swarm:
     heals_all: bool
     consuming: Consuming = field(default_factory=Consuming)
     writing: Writing = field(default_factory=Writing)
+    producing: Producing = field(default_factory=Producing)
     own_sizes: Mapping[int, Sizes] = field(default_factory=dict)
     days_off: int = 0
     retention_check_s: float = StorageConfig().retention_check
@@ -229,6 +250,7 @@ partitions in the seeds of `moving` only.
 """
 _MORE_FAULTS = 8
 _SHOWING, _SHOWS_S = 0.1, 0.1
+_PRODUCING = 0.3
 
 _KINDS = {
     "append": 45,
@@ -284,7 +306,9 @@ def draw_swarm(rng: Random) -> Swarm:
     swarm = replace(swarm, faults=swarm.faults | starts, consuming=replace(swarm.consuming, rests=rests))
     swarm = quiet(swarm) if rng.random() < 0.06 else swarm
     shows_s = _SHOWS_S if rng.random() < _SHOWING else 0.0
-    return replace(swarm, consuming=replace(swarm.consuming, shows_s=shows_s))
+    swarm = replace(swarm, consuming=replace(swarm.consuming, shows_s=shows_s))
+    producers = rng.choice((1, 2, 4)) if rng.random() < _PRODUCING else 0
+    return replace(swarm, producing=Producing(producers, moves=rng.choice((0.0, 0.05, 0.5))))
 
 
 def still(swarm: Swarm) -> Swarm:

@@ -62,6 +62,8 @@ class Verdict:
         if not self.has_stuck_partitions():
             for sink in cluster.sinks.unfinished():
                 yield f"{sink} has not published its epoch"
+            for producer in cluster.producers.unfinished():
+                yield f"{producer} has batches that are not answered"
         for call in cluster.calls.open:
             yield f"no answer to {call}"
 
