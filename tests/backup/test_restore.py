@@ -15,7 +15,7 @@ from pixy.backup.target import Target
 from pixy.cluster import FEATURE_LEVEL
 from pixy.cluster.log import RESTORING
 from pixy.errors import CorruptData, DataDirectoryError, NotFound
-from pixy.records import TopicPartition
+from pixy.records import ProducerBatch, TopicPartition, patch_producer
 from tests.backup.logs import LogSource, values_in
 from tests.cluster.nodes import Cluster
 from tests.fakes.disk import Call, RecordingDisk
@@ -110,6 +110,28 @@ def test_a_log_may_begin_within_a_batch(target: Target, tmp_path: Path) -> None:
             chunk = second.read_memory(40, 1000)
             assert chunk is not None
             assert values_in(chunk.batches) == [b"new"]
+
+    asyncio.run(run())
+
+
+def test_producers_are_known_by_their_records_and_no_id_comes_again(target: Target, tmp_path: Path) -> None:
+    source = filled()
+    for number in (3, 4):
+        batch = bytearray(source.logs[0][number])
+        patch_producer(batch, 5, 0, 2 * (number - 3))
+        source.logs[0][number] = bytes(batch)
+    restore(target, backed_up(source, target), tmp_path / "node")
+
+    async def run() -> None:
+        for _ in range(2):
+            async with Cluster(tmp_path / "node").running() as cluster:
+                assert await cluster.node.commands.allocate_producer_ids(1) >= 2**31
+                replica = cluster.node.partition(TopicPartition("topic", 0))
+                assert replica is not None
+                assert replica.producers is not None
+                judged = [replica.producers.judge([ProducerBatch(0, 1, 5, 0, each)]) for each in (0, 2)]
+                assert judged == [6, 8]
+                assert replica.producers.judge([ProducerBatch(0, 0, 9, 0, 70)]) is None
 
     asyncio.run(run())
 

@@ -71,6 +71,7 @@ from pixy.cluster.state.placement import replication_of
 from pixy.cluster.state.producer_commands import (
     BLOCK_IDS,
     EXPIRED_MAX,
+    PRODUCER_IDS_SKIPPED,
     answer_of,
     answered_batch,
     expire_producers,
@@ -110,6 +111,7 @@ __all__ = [
     "PIECE_BYTES_MAX",
     "PLACEMENT_LEVEL",
     "PRODUCERS_LEVEL",
+    "PRODUCER_IDS_SKIPPED",
     "REMOVING_LEVEL",
     "SECOND_PROTOCOL_LEVEL",
     "SEEN_LEVEL",

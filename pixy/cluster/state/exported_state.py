@@ -11,7 +11,8 @@ Of the records of checkpoints, by state group:
     a committed offset     as it is                  at most at the end of its partition
     a sink                 as it is                  active at the time of the restore; left out
                                                      if the records are cut
-    the next numbers       as they are               the same
+    the next numbers       as they are               the same; ids of producers far above, because
+                                                     some may have been given since
     a publication, stage   no: it is waited for, or  none
                            was not published
 
@@ -28,6 +29,7 @@ from typing import NamedTuple
 from pixy.cluster.state.groups import GroupsState
 from pixy.cluster.state.metadata import MetadataState
 from pixy.cluster.state.nodes import FEATURE_LEVEL, FIRST_NODE
+from pixy.cluster.state.producer_commands import PRODUCER_IDS_SKIPPED
 from pixy.cluster.state.publications import SinksState
 from pixy.cluster.state.topic import Topic, topic_of
 from pixy.parsed_messages import parsed
@@ -191,6 +193,7 @@ def _metadata(state: StateToFound, founded: FoundedCluster) -> Records:
         groups_count=state.cluster.groups_count,
         next_raft_group=state.cluster.next_raft_group,
         next_node_id=FIRST_NODE + 1,
+        next_producer_id=state.cluster.next_producer_id + PRODUCER_IDS_SKIPPED,
     )
     node = NodeRecord(
         node_id=FIRST_NODE, secret=founded.secret, version=founded.version, feature_level=FEATURE_LEVEL

@@ -13,6 +13,8 @@ from pixy.proto.state_pb2 import AnsweredBatch, ExpireProducers, PartitionComman
 
 BLOCK_IDS = 1000
 """Producer ids that a node takes at a time."""
+PRODUCER_IDS_SKIPPED = 2**31
+"""Ids that are never given after a loss of state, because some of them may have been."""
 EXPIRED_MAX = 1000
 """Producers that one command forgets."""
 

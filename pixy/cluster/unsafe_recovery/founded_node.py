@@ -12,6 +12,7 @@ and begins anew.
 
 Each raft group has one entry behind it, whose term is the highest leader epoch of its records:
 epochs that come are above. A partition that never had records is as one that was just made.
+Idempotent producers are those of which there are records; of others any batch is taken.
 """
 
 import shutil
@@ -36,6 +37,7 @@ from pixy.errors import DataDirectoryError
 from pixy.multiraft import DedupTable, RaftStorage, checkpoint_record, hard_state_record, reset_record
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.raft import ConfState, HardState, Snapshot
+from pixy.records import ANY_FORGOTTEN, ProducerTable, has_producer, producer_batch
 from pixy.storage import (
     AgedSegments,
     CheckpointId,
@@ -163,6 +165,7 @@ class FoundedPartition:
         self._begin = begin
         self._ended = ended
         self._opened = False
+        self._producers = ProducerTable(ANY_FORGOTTEN)
 
     def write(self, batches: Sequence[bytes | bytearray | memoryview], first: int) -> None:
         """Write the next batches, which are verified.
@@ -180,6 +183,9 @@ class FoundedPartition:
             )
             self._log.open(start, exists=False)
         self._log.write(batches, AgedSegments())
+        for batch in batches:
+            if has_producer(batch):
+                self._producers.apply(producer_batch(batch), -1)
 
     def end(self, end: int, epoch: int) -> None:
         """Make all records durable, and the log end at an offset.
@@ -195,6 +201,10 @@ class FoundedPartition:
             end_offset=end,
             segment_base_offset=end,
         )
+        if len(self._producers):
+            self._log.keep_producers(self._producers.kept(end))
+            self._log.write_producers()
+            position.producers = True
         if self._opened:
             _, base, size = self._log.sync()
             if position.log_begin_offset < end:

@@ -58,6 +58,7 @@ from pixy.cluster.state import (
     FIRST_NODE,
     METADATA_GROUP,
     MOVES_MAX,
+    PRODUCER_IDS_SKIPPED,
     PRODUCERS_LEVEL,
     SINKS_GROUP,
     GroupsState,
@@ -107,7 +108,6 @@ from pixy.storage import (
 )
 
 _NUMBERS_SKIPPED = 2**32
-_PRODUCER_IDS_SKIPPED = 2**31
 _CONF_CHANGES = (EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2)
 
 
@@ -382,7 +382,7 @@ class LostMajority:
     def _skipped_producer_ids(self) -> Iterator[bytes]:
         """Producer ids that the lost nodes may have given are not given again."""
         if self._metadata.feature_level >= PRODUCERS_LEVEL:
-            skipped = AllocateProducerIds(count=_PRODUCER_IDS_SKIPPED)
+            skipped = AllocateProducerIds(count=PRODUCER_IDS_SKIPPED)
             yield MetadataCommand(allocate_producer_ids=skipped).SerializeToString()
 
     def _records_of(self, found: _Continuation, commands: Sequence[bytes]) -> list[UnitRecord]:
