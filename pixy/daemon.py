@@ -42,6 +42,7 @@ from pixy.aio.scheduling import run_soon
 from pixy.aio.tasks import Tasks
 from pixy.api.grpc import GrpcServer, server_options
 from pixy.api.http import HttpServer
+from pixy.api.kafka import KafkaServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import Clock, SystemClock
 from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
@@ -221,6 +222,7 @@ class Daemon:
         self._server = Server(limits, self._clock, self._faults.note)
         http = HttpServer(config, by_cluster, self._server)
         self._grpc = GrpcServer(config, by_cluster, self._server, beside=http.factory)
+        kafka = KafkaServer(config, by_cluster[""], self._server)
         management = await self._start_management(proxies, self._server, self._grpc, http)
         for name, proxy in proxies.items():
             await proxy.start()
@@ -228,7 +230,7 @@ class Daemon:
             if name in self._nodes:
                 note = note_time(RealDisk(), self._directory(name), self._nodes[name].time.steady_ms)
                 self._notes.spawn(note, f"note the time of {name}")
-        return {**await self._grpc.start(), **await http.start(), **management}
+        return {**await self._grpc.start(), **await http.start(), **await kafka.start(), **management}
 
     async def _start_management(
         self, proxies: Mapping[str, Proxy], server: Server, grpc: GrpcServer, http: HttpServer

@@ -39,14 +39,20 @@ from tests.sim.loop import VirtualLoop
 
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
-    flags = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "data_dir": str(tmp_path), "shutdown_timeout": "1s"}
+    flags = {
+        "grpc_addr": "127.0.0.1:0",
+        "tcp_addr": "",
+        "kafka_addr": "",
+        "data_dir": str(tmp_path),
+        "shutdown_timeout": "1s",
+    }
     daemon = Daemon(load_config(None, {}, flags))
     await daemon.start()
     yield daemon
     await daemon._drain_and_stop()
 
 
-SHARED = {"tcp_addr": "127.0.0.1:0", "client_share_percent": 100}
+SHARED = {"tcp_addr": "127.0.0.1:0", "kafka_addr": "127.0.0.1:0", "client_share_percent": 100}
 
 
 async def test_both_apis_share_connections(tmp_path: Path) -> None:
@@ -213,7 +219,13 @@ async def test_each_cluster_has_a_health_of_its_own(tmp_path: Path) -> None:
 async def test_a_daemon_that_waits_for_other_nodes_stops_without_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         own, missing = (f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other))
-    flags = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "data_dir": str(tmp_path), "peer_addr": own}
+    flags = {
+        "grpc_addr": "127.0.0.1:0",
+        "tcp_addr": "",
+        "kafka_addr": "",
+        "data_dir": str(tmp_path),
+        "peer_addr": own,
+    }
     daemon = Daemon(load_config(None, {}, {**flags, "cluster.join": f"{own},{missing}"}))
     await daemon.start()
     waiting = asyncio.create_task(daemon.wait_ready())
@@ -325,6 +337,7 @@ async def test_whatever_the_umask_all_files_are_for_its_user_alone(umask: None, 
     flags = {
         "grpc_addr": "",
         "tcp_addr": "",
+        "kafka_addr": "",
         "unix_addr": str(unix),
         "data_dir": str(data),
         "shutdown_timeout": "1s",
@@ -410,7 +423,7 @@ async def test_an_exception_in_a_foreign_callback_is_only_logged(handled: Daemon
 async def test_a_drain_notifies_connections_at_once_and_accepts_acks_on_old_and_new_ones(
     tmp_path: Path,
 ) -> None:
-    flags = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "data_dir": str(tmp_path)}
+    flags = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "kafka_addr": "", "data_dir": str(tmp_path)}
     daemon = Daemon(load_config(None, {}, flags))
     address = (await daemon.start())["grpc"]
     async with open_client(address) as client:
@@ -554,7 +567,7 @@ from pixy.consume import ConsumeRequest
 from pixy.daemon import Daemon
 
 async def serve() -> None:
-    daemon = Daemon(load_config(None, {}, {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "data_dir": sys.argv[1]}))
+    daemon = Daemon(load_config(None, {}, {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "kafka_addr": "", "data_dir": sys.argv[1]}))
     await daemon.start()
     proxy = daemon._proxies["default"]
     for produced in (asyncio.Event(), asyncio.Event()):

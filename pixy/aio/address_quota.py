@@ -188,6 +188,11 @@ class AddressSemaphore:
         """True if `acquire` would not suspend."""
         return self._quota.available(client, size)
 
+    def acquire_nowait(self, client: str, size: int) -> None:
+        """Acquire bytes that are `available`."""
+        admitted = self._quota.maybe_acquire(QueuedCaller(client, size), size)
+        assert admitted, f"{size} bytes for {client} are not available"
+
     @asynccontextmanager
     async def holding(self, client: str, size: int) -> AsyncIterator[None]:
         """Acquire bytes, and release them at the end of the `with` block."""

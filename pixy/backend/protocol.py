@@ -155,6 +155,34 @@ class TopicDescription:
     led_here: tuple[int, ...] = ()
 
 
+class BrokerNode(NamedTuple):
+    """A node that clients reach by Kafka's protocol.
+
+    Attributes:
+        address: as "host:port".
+        rack: its place, as configured.
+    """
+
+    node_id: int
+    address: str
+    rack: str
+
+
+class BrokerNodes(NamedTuple):
+    """The nodes of a cluster.
+
+    Attributes:
+        cluster_id: random, as text.
+        own_id: of this process.
+        brokers: nodes that lead partitions, and that clients reach; none if clients are to ask this
+            process for everything.
+    """
+
+    cluster_id: str
+    own_id: int
+    brokers: tuple[BrokerNode, ...] = ()
+
+
 class FetchResult(NamedTuple):
     """Consecutive batches of one partition.
 
@@ -403,6 +431,16 @@ class Backend(StagedWrites, Protocol):
             Unavailable: the partition has had no leader for some seconds, regardless of `max_wait`.
         """
 
+    def fetch_nowait(self, partition: TopicPartition, offset: int, max_bytes: int) -> FetchResult | None:
+        """As `fetch` without a wait, if the answer is in memory; None: ask `fetch`. Raises
+        nothing.
+        """
+
+    async def wait_records(self, offsets: Mapping[TopicPartition, int], max_wait: float) -> None:
+        """Return when one of some partitions may have a record at or behind its offset, or cannot
+        be fetched from, and after `max_wait` seconds in any case. One wait for all of them.
+        """
+
     async def offset_ranges(
         self, topic: str, partitions: Collection[int] | None = None
     ) -> Mapping[int, OffsetRange]:
@@ -578,6 +616,10 @@ class Backend(StagedWrites, Protocol):
         """
 
     # --- nodes ------------------------------------------------------------------------------------
+
+    @property
+    def broker_nodes(self) -> BrokerNodes:
+        """The nodes, as this process knows them. The same object as long as nothing has changed."""
 
     @property
     def troubles(self) -> Sequence[str]:

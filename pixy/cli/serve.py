@@ -67,6 +67,7 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 @click.option(
     "--tcp-addr", "--tcpAddr", "tcp_addr", metavar="HOST:PORT", help="Address of the HTTP API; empty: none."
 )
+@click.option("--kafka-addr", metavar="HOST:PORT", help="Address of the Kafka API; empty: none.")
 @click.option(
     "--unix-addr", "--unixAddr", "unix_addr", metavar="PATH", help="Additional unix socket of both APIs."
 )
@@ -119,10 +120,10 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 def serve(config_path: Path | None, pid_file: Path | None, **given: Any) -> None:
     """Run a daemon until SIGTERM or Ctrl-C.
 
-    When it is ready, it prints one line: pixy ready grpc=ADDRESS http=ADDRESS management=ADDRESS.
-    Logs go to standard error. Flags override environment variables (PIXY_...), which override the
-    configuration file; `pixy config print` shows the effective configuration. kafka-pixy's flags
-    are accepted, with one dash or two.
+    When it is ready, it prints one line: pixy ready grpc=ADDRESS http=ADDRESS kafka=ADDRESS
+    management=ADDRESS. Logs go to standard error. Flags override environment variables
+    (PIXY_...), which override the configuration file; `pixy config print` shows the effective
+    configuration. kafka-pixy's flags are accepted, with one dash or two.
 
     Exits with 1 if the daemon cannot start, and with 2 if its configuration is invalid.
     """

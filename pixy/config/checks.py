@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
-from pixy.config.addresses import is_loopback, is_socket_path, split_address
+from pixy.config.addresses import is_every_interface, is_loopback, is_socket_path, split_address
 from pixy.config.build import nearest
 from pixy.config.cluster_checks import find_contradictions, find_dangers
 from pixy.config.options import Config
@@ -16,6 +16,8 @@ from pixy.config.tree import Place, Problem
 GRPC_HEADROOM_BYTES = 65_536
 """Space of a request beside its message: names, and the framing of headers."""
 
+_PORTS = {"grpc_addr": 19091, "tcp_addr": 19092, "kafka_addr": 19095}
+"""Options of addresses of APIs, with their default ports."""
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -80,7 +82,8 @@ def _for_anybody(config: Config) -> Iterator[tuple[str, str]]:
     """
     if _asks_for_certificates(config):
         return
-    for name, address in ("grpc_addr", config.grpc_addr), ("tcp_addr", config.tcp_addr):
+    for name in _PORTS:
+        address = getattr(config, name)
         with suppress(ValueError):
             if address and not is_loopback(address):
                 yield name, address
@@ -106,6 +109,17 @@ def _broker_address(address: str) -> None:
         raise ValueError(f'is "{address}"; expected host:port of a broker, such as kafka-1:9092')
 
 
+def _address_to_tell(address: str) -> None:
+    try:
+        is_to_tell = not is_every_interface(address)
+    except ValueError:
+        return  # reported already
+    if not is_to_tell:
+        raise ValueError(
+            f"{address} stands for all addresses of this machine: set advertised.kafka to the one that clients are told"
+        )
+
+
 class _Checks:
     """The rules; each adds to `problems`."""
 
@@ -117,20 +131,22 @@ class _Checks:
 
     def addresses(self) -> None:
         config = self._config
-        if not (config.grpc_addr or config.unix_addr or config.tcp_addr):
-            self._report("grpc_addr, tcp_addr and unix_addr must not all be empty", "grpc_addr", "tcp_addr")
-        for name in ("grpc_addr", "tcp_addr", "management_addr"):
+        if not (config.grpc_addr or config.unix_addr or config.tcp_addr or config.kafka_addr):
+            message = "grpc_addr, tcp_addr, kafka_addr and unix_addr must not all be empty"
+            self._report(message, "grpc_addr", "tcp_addr", "kafka_addr")
+        for name in (*_PORTS, "management_addr"):
             address = getattr(config, name)
-            if address and not is_socket_path(address):
+            if address and (name == "kafka_addr" or not is_socket_path(address)):
                 self._expect(name, address, split_address)
+        if config.kafka_addr and not config.advertised.kafka:
+            self._expect("kafka_addr", config.kafka_addr, _address_to_tell)
 
     def public_address(self) -> None:
         config = self._config
         for name, address in () if config.insecure else _for_anybody(config):
-            port = 19091 if name == "grpc_addr" else 19092
             self._report(
                 f"{name} {address} can be reached from other machines, where anybody could read, write and "
-                f"delete every topic. Set an address of this machine alone, such as 127.0.0.1:{port}; or require client "
+                f"delete every topic. Set an address of this machine alone, such as 127.0.0.1:{_PORTS[name]}; or require client "
                 "certificates with tls.certificate_path, tls.key_path and tls.client_ca_path; or set insecure: true",
                 name,
             )

@@ -75,7 +75,11 @@ def _unusable_addresses(config: Config) -> Iterator[Contradiction]:
             split_address(config.peer_addr)
     except ValueError as error:
         yield Contradiction(f"peer_addr {error}", ("peer_addr",))
-    for option, address in (("peer", config.advertised.peer), ("grpc", config.advertised.grpc)):
+    for option, address in (
+        ("peer", config.advertised.peer),
+        ("grpc", config.advertised.grpc),
+        ("kafka", config.advertised.kafka),
+    ):
         reason = address and why_not_dialled(address)
         if reason:
             message = f"advertised.{option} {reason}; expected host:port that others can connect to"

@@ -47,11 +47,15 @@ from pixy.proxy.batch_check_turns import BatchChecks, Checked, PartitionBatches
 from pixy.proxy.fetch_ranges import FetchRanges
 from pixy.proxy.produced_counts import ProducedCounts
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
+from pixy.proxy.record_times import RecordTimes
 from pixy.proxy.silent_appends import AppendPart, SilentAppends
 from pixy.proxy.topics import TopicCreator
 from pixy.records import (
     BatchLimits,
+    CheckEffort,
+    LongCheckError,
     NewBatch,
+    check_new_batches,
     check_topic_name,
     count_batches,
 )
@@ -111,6 +115,9 @@ class Appended(NamedTuple):
     error: PixyError | None
 
 
+AppendedDone = Callable[[Appended], None]
+
+
 class Log:
     """Bulk access to one cluster.
 
@@ -125,6 +132,8 @@ class Log:
         semaphore: bytes of the batches that are being written.
         fetches: ranges that are being read.
         produced: what was written.
+        times: records by timestamp.
+        known, fetch_nowait, fetch, wait_records: `topic` and others of the backend.
     """
 
     def __init__(
@@ -146,6 +155,10 @@ class Log:
         self._checks = BatchChecks()
         # Searches for a timestamp decode records.
         self._searches = AddressSemaphore(sys.maxsize, 1)
+        self.times = RecordTimes(backend, self._searches)
+        # Called for every partition of a request.
+        self.known, self.fetch_nowait = backend.topic, backend.fetch_nowait
+        self.fetch, self.wait_records = backend.fetch, backend.wait_records
         # Bytes of the requests that are checked.
         self._small_checks = self.shared_bytes(max(1, config.producer.buffer_bytes // _SMALL_PART))
         self._large_checks = self.shared_bytes(config.producer.buffer_bytes)
@@ -217,6 +230,14 @@ class Log:
             async for name in in_steps(wanted):
                 await self._create_if_missing(name, client)
         return list(await self._backend.list_topics(wanted))
+
+    async def list_topics(self, names: Sequence[str]) -> Sequence[TopicDescription]:
+        """Those of some topics that exist, sorted by name.
+
+        Raises:
+            Unavailable: the cluster cannot tell.
+        """
+        return await self._backend.list_topics(names)
 
     async def list_offsets(self, queries: Sequence[OffsetQuery], peer: str = "") -> list[int | None]:
         """The offset of each query: -1 if no record has such a timestamp, None if there is no such
@@ -339,6 +360,14 @@ class Log:
             StaleTopicVersion: a topic has another version or id; nothing was written.
             ShuttingDown, Unavailable: nothing was written.
         """
+        return await (await self.begin_append(partitions, versions, peer)).answer
+
+    async def begin_append(
+        self, partitions: Sequence[PartitionBatches], versions: Sequence[TopicVersion], peer: str = ""
+    ) -> "AppendInFlight":
+        """As `append`, but returns when the first batches are handed over: those of one partition
+        then precede all that come later.
+        """
         await self.check_partitions([each.partition for each in partitions])
         size, client = _bytes_of(partitions), client_address(peer)
         self.check_queued(client, size, self.semaphore)
@@ -364,10 +393,50 @@ class Log:
         records = sum(batch.records for batches in checked if isinstance(batches, list) for batch in batches)
         self._in_flight += records
         self._idle.clear()
-        request = _Append(len(partitions), client, partial(self._answered, size, records))
+        request = AppendInFlight(len(partitions), client, partial(self._answered, size, records))
         # It goes on if the caller goes away meanwhile: all that was acquired is to be released.
         run_in_steps(self._hand_over_all(partitions, checked, versions, request))
-        return await request.answer
+        return request
+
+    def maybe_append(self, of: PartitionBatches, client: str, done: AppendedDone) -> bool:
+        """Append a batch of one partition, if that can begin at once: its check is short, and
+        nobody waits for bytes. False if not; then nothing was done, and `begin_append` does it.
+
+        Args:
+            of: exactly one batch.
+            client: address of the client.
+            done: called with the result, perhaps before the return.
+
+        Raises:
+            InvalidBatch, MessageTooLarge, ShuttingDown, Unavailable: nothing was written, and
+                `done` is not called.
+        """
+        if self._draining:
+            raise ShuttingDown
+        size = len(of.batches) + BATCH_MEMORY_BYTES
+        if not self.semaphore.available(client, size):
+            return False
+        try:
+            batches = check_new_batches(of.batches, self._limits(), CheckEffort())
+        except LongCheckError:
+            return False
+        if (silent := self._why_silent(of, batches)) is not None:
+            raise silent
+        self.semaphore.acquire_nowait(client, size)
+        records = sum(batch.records for batch in batches)
+        self._in_flight += records
+        self._idle.clear()
+        request = AppendInFlight(1, client, partial(self._answered, size, records), done)
+        part = AppendPart(of.partition, client, size)
+        self._silent.begin(part)
+        ended = partial(self._ended, request, 0, part, (records, len(of.batches)))
+        self._hand_over(of, batches, _PartitionAppend(client, ended))
+        return True
+
+    def _limits(self) -> BatchLimits:
+        producer = self._config.producer
+        latest_ms = self.now_ms() + round(producer.timestamp_after_max * 1000)
+        return BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
 
     def _without_silent(
         self, partitions: Sequence[PartitionBatches], checked: Sequence[Checked | Unavailable]
@@ -453,12 +522,9 @@ class Log:
             # on, and no batch is called invalid.
             self._backend.topic(partitions[0].partition.topic)
         _check_number(partitions)
-        producer = self._config.producer
-        latest_ms = self.now_ms() + round(producer.timestamp_after_max * 1000)
-        limits = BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
         size = _bytes_of(partitions)
         room = self._checks_of(size).holding(client, size)
-        return await self._checks.check(partitions, limits, client, room)
+        return await self._checks.check(partitions, self._limits(), client, room)
 
     async def update(self, versions: Sequence[TopicVersion]) -> None:
         """Ask the cluster for the topics that differ here from these versions: another process may
@@ -496,7 +562,7 @@ class Log:
         partitions: Sequence[PartitionBatches],
         checked: Sequence[Checked | Unavailable],
         versions: Sequence[TopicVersion],
-        request: "_Append",
+        request: "AppendInFlight",
     ) -> Iterator[None]:
         """Append the batches of all partitions in steps.
 
@@ -560,7 +626,12 @@ class Log:
         append.expect(handed_over)
 
     def _ended(
-        self, request: "_Append", place: int, part: AppendPart, written: tuple[int, int], result: Appended
+        self,
+        request: "AppendInFlight",
+        place: int,
+        part: AppendPart,
+        written: tuple[int, int],
+        result: Appended,
     ) -> None:
         """The batches of a partition are answered, which have so many records and bytes."""
         if result.error is None:
@@ -570,7 +641,7 @@ class Log:
             request.given_back += part.size
         request.ended(place, result)
 
-    def _answered(self, size: int, records: int, request: "_Append") -> None:
+    def _answered(self, size: int, records: int, request: "AppendInFlight") -> None:
         self.semaphore.release(request.client, size - request.given_back)
         self._in_flight -= records
         if not self._in_flight:
@@ -616,22 +687,32 @@ def _why_stale(topic: TopicDescription, wanted: TopicVersion) -> str:
     return ""
 
 
-class _Append:
+class AppendInFlight:
     """A request to append in flight, until all of it is answered, even if its caller is gone.
 
     Args:
         partitions: the number of its partitions.
         client: address of its client.
         answered: called when all are answered.
+        done: called with the result of the only partition; None: `answer` gets those of all.
 
     Attributes:
         given_back: bytes that were given back before.
+        answer: the results.
     """
 
-    def __init__(self, partitions: int, client: str, answered: Callable[["_Append"], None]) -> None:
+    def __init__(
+        self,
+        partitions: int,
+        client: str,
+        answered: Callable[["AppendInFlight"], None],
+        done: AppendedDone | None = None,
+    ) -> None:
         self.client = client
         self.given_back = 0
-        self.answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
+        self._done = done
+        if done is None:
+            self.answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
         # By the index of the partition in the request.
         self._results: dict[int, Appended] = {}
         self._partitions = partitions
@@ -647,7 +728,10 @@ class _Append:
         if len(self._results) < self._partitions:
             return
         self._answered(self)
-        resolve(self.answer, [result for _, result in sorted(self._results.items())])
+        if self._done is not None:
+            self._done(self._results[0])
+        else:
+            resolve(self.answer, [result for _, result in sorted(self._results.items())])
 
 
 class _PartitionAppend:

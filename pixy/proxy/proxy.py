@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from pixy.aio.steps import in_steps
-from pixy.backend import Backend, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
+from pixy.backend import Backend, BrokerNodes, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
 from pixy.cluster import ExportedState, MoveRequest, MovesPlanned
 from pixy.config import ProxyConfig
@@ -568,6 +568,11 @@ class Proxy:
         raise UnknownGroup(f"unknown consumer group {group}")
 
     # --- nodes ------------------------------------------------------------------------------------
+
+    @property
+    def broker_nodes(self) -> BrokerNodes:
+        """The nodes, as `Backend.broker_nodes`."""
+        return self._backend.broker_nodes
 
     async def cluster_status(self) -> ClusterStatus:
         """Status of the nodes, as `Backend.cluster_status`.

@@ -26,8 +26,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             'config.yaml:1: grpc_addr is "pixy.sock"; expected host:port, such as 127.0.0.1:19091',
         ),
         (
-            'grpc_addr: ""\ntcp_addr: ""\n',
-            "config.yaml:1: grpc_addr, tcp_addr and unix_addr must not all be empty",
+            'grpc_addr: ""\ntcp_addr: ""\nkafka_addr: ""\n',
+            "config.yaml:1: grpc_addr, tcp_addr, kafka_addr and unix_addr must not all be empty",
         ),
         (
             "tcp_addr: pixy.sock\n",
@@ -82,6 +82,10 @@ TLS = {"tls.certificate_path": "c.pem", "tls.key_path": "k.pem"}
 CLIENT_CERTIFICATES = {**TLS, "tls.client_ca_path": "ca.pem"}
 
 
+TOLD = {"advertised.kafka": "10.0.0.1:19095"}
+"""The address that Kafka's clients are told."""
+
+
 def problem_of(flags: dict[str, Any], environment: dict[str, str] | None = None) -> str:
     with pytest.raises(ConfigError) as raised:
         load_config(None, environment or {}, flags)
@@ -90,23 +94,32 @@ def problem_of(flags: dict[str, Any], environment: dict[str, str] | None = None)
 
 @pytest.mark.parametrize("address", PUBLIC)
 @pytest.mark.parametrize("tls", [{}, TLS], ids=["plaintext", "TLS of the server alone"])
-@pytest.mark.parametrize(("name", "port"), [("grpc_addr", 19091), ("tcp_addr", 19092)])
+@pytest.mark.parametrize(("name", "port"), [("grpc_addr", 19091), ("tcp_addr", 19092), ("kafka_addr", 19095)])
 def test_an_address_that_other_machines_reach_is_refused_unless_clients_have_certificates(
     name: str, port: int, address: str, tls: dict[str, str]
 ) -> None:
-    problem = problem_of({name: address, **tls})
+    problem = problem_of({name: address, **TOLD, **tls})
     flag = "--" + name.replace("_", "-")
     assert problem.startswith(f"{flag}: {name} {address} can be reached from other machines")
     for way_out in (f"127.0.0.1:{port}", "tls.client_ca_path", "insecure: true"):
         assert way_out in problem
-    assert load_config(None, {}, {name: address, **CLIENT_CERTIFICATES}).warnings == ()
+    assert load_config(None, {}, {name: address, **TOLD, **CLIENT_CERTIFICATES}).warnings == ()
+
+
+def test_kafkas_clients_are_told_an_address_that_they_can_connect_to() -> None:
+    flags = {"kafka_addr": "0.0.0.0:19095", "insecure": True}
+    assert "set advertised.kafka to the one that clients are told" in problem_of(flags)
+    assert load_config(None, {}, {**flags, **TOLD}).advertised.kafka == "10.0.0.1:19095"
+    wrong = problem_of({**flags, "advertised.kafka": "0.0.0.0:19095"})
+    assert "advertised.kafka" in wrong
+    assert "expected host:port that others can connect to" in wrong
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 @pytest.mark.parametrize("tls", [{}, TLS], ids=["plaintext", "TLS of the server alone"])
-@pytest.mark.parametrize("name", ["grpc_addr", "tcp_addr"])
+@pytest.mark.parametrize("name", ["grpc_addr", "tcp_addr", "kafka_addr"])
 def test_insecure_allows_it_with_one_warning(name: str, address: str, tls: dict[str, str]) -> None:
-    (warning,) = load_config(None, {}, {name: address, "insecure": True, **tls}).warnings
+    (warning,) = load_config(None, {}, {name: address, "insecure": True, **TOLD, **tls}).warnings
     assert warning.startswith(
         f"insecure is true: whoever reaches {name} {address} may read, write and delete"
     )

@@ -324,3 +324,37 @@ async def read_into(found: list[bytes | None], backend: Backend, upto: int) -> N
         result = await fetch_now(backend, ORDERS, offset)
         found += values(result)
         offset = result.next_offset
+
+
+# --- one wait for many partitions -----------------------------------------------------------------
+
+
+async def test_a_wait_ends_with_a_record_of_any_partition(backend: Backend) -> None:
+    await append(backend, ORDERS, b"0")
+    waiting = asyncio.create_task(backend.wait_records({ORDERS: 1, OTHER: 0}, PATIENCE))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await append(backend, OTHER, b"1")
+    async with asyncio.timeout(PATIENCE):
+        await waiting
+
+
+async def test_a_wait_for_records_that_are_there_ends_at_once(backend: Backend) -> None:
+    await append(backend, ORDERS, b"0")
+    async with asyncio.timeout(PATIENCE / 2):
+        await backend.wait_records({ORDERS: 0, OTHER: 0}, PATIENCE)
+
+
+async def test_a_wait_ends_after_its_time(backend: Backend) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await backend.wait_records({ORDERS: 0, OTHER: 0}, 0.01)
+
+
+async def test_a_fetch_without_a_wait_is_as_any_other_or_none(backend: Backend) -> None:
+    await append(backend, ORDERS, b"0", b"1")
+    found = backend.fetch_nowait(ORDERS, 0, 1 << 20)
+    # A replica may be behind its leader.
+    assert found is None or values(found) == [b"0", b"1"][: found.high_watermark]
+    unknown = TopicPartition("orders", 99)
+    assert backend.fetch_nowait(unknown, 0, 1 << 20) is None
+    assert backend.fetch_nowait(ORDERS, 3, 1 << 20) is None

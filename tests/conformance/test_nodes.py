@@ -18,6 +18,12 @@ async def test_a_cluster_of_one_has_one_node_and_no_problems(backend: Backend) -
     assert problems(status) == ()
 
 
+async def test_clients_of_kafkas_protocol_ask_this_node_for_everything(backend: Backend) -> None:
+    nodes = backend.broker_nodes
+    assert (nodes.own_id, nodes.brokers) == ((await backend.cluster_status()).self_id, ())
+    assert nodes.cluster_id
+
+
 @pytest.mark.parametrize("how", ["remove_node", "forget_node"])
 async def test_the_only_node_cannot_leave_and_others_are_unknown(backend: Backend, how: str) -> None:
     only = (await backend.cluster_status()).self_id

@@ -45,6 +45,7 @@ from pixy.backend.protocol import (
     NO_MARKS,
     AppendDone,
     Assignment,
+    BrokerNodes,
     DivisibleDone,
     OffsetsChanged,
     Owner,
@@ -52,6 +53,7 @@ from pixy.backend.protocol import (
     Revocation,
     VisitPosition,
 )
+from pixy.backend.record_waits import wait_by_fetches
 from pixy.cluster import ExportedState, MoveRequest, MovesPlanned, NodeStatus
 from pixy.errors import (
     CorruptData,
@@ -387,6 +389,12 @@ class FakeBackend:
                     log.check(offset)
         return log.read(offset, max_bytes)
 
+    def fetch_nowait(self, partition: TopicPartition, offset: int, max_bytes: int) -> FetchResult | None:
+        return None
+
+    async def wait_records(self, offsets: Mapping[TopicPartition, int], max_wait: float) -> None:
+        await wait_by_fetches(self, offsets, max_wait)
+
     async def offset_ranges(
         self, topic: str, partitions: Collection[int] | None = None
     ) -> Mapping[int, OffsetRange]:
@@ -714,6 +722,10 @@ class FakeBackend:
     @property
     def troubles(self) -> Sequence[str]:
         return ()
+
+    @property
+    def broker_nodes(self) -> BrokerNodes:
+        return BrokerNodes("fake", 1)
 
     async def cluster_status(self) -> ClusterStatus:
         await self.step("cluster_status")

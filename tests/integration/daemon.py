@@ -51,8 +51,8 @@ class Daemon:
 
     Args:
         folder: directory of its files.
-        config: options that differ from the defaults. `grpc_addr`, `tcp_addr` and `data_dir` are
-            set here unless given, and there is no management listener.
+        config: options that differ from the defaults. `grpc_addr`, `tcp_addr`, `kafka_addr` and
+            `data_dir` are set here unless given, and there is no management listener.
         program: Python arguments of the program.
         prefix: command and arguments that execute the program.
 
@@ -76,6 +76,7 @@ class Daemon:
             "grpc_addr": "127.0.0.1:0",
             "management_addr": "",
             "tcp_addr": "",
+            "kafka_addr": "",
             "data_dir": str(folder / "data"),
             **(config or {}),
         }

@@ -150,7 +150,13 @@ async def test_the_migration_plan_works_in_both_directions(
         assert option in warnings, warnings
 
     # 2. Beside kafka-pixy, on other ports, all its data is visible.
-    config = {**yaml.safe_load(text), "grpc_addr": "127.0.0.1:0", "tcp_addr": "", "shutdown_timeout": "1s"}
+    config = {
+        **yaml.safe_load(text),
+        "grpc_addr": "127.0.0.1:0",
+        "tcp_addr": "",
+        "kafka_addr": "",
+        "shutdown_timeout": "1s",
+    }
     daemon = make_daemon(config)
     daemon.start()
     assert topic in pixy("topics", "list", daemon=daemon).split()

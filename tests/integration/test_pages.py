@@ -30,6 +30,7 @@ PAGES = [
         for name in (
             "quickstart",
             "http",
+            "kafka",
             "cluster",
             "spark",
             "operations",
@@ -99,6 +100,7 @@ ROWS: dict[str, list[Row]] = {
         Row("$ curl localhost:19092/v1"),
         Row("curl -N", before=('curl localhost:19092/v1/topics/orders/records --json \'{"value": "3"}\'',)),
     ],
+    "docs/kafka.md": [Row("$ seq 1 1000 | kcat")],
     "docs/cluster.md": [
         Row("peer_addr:"),
         Row("pixy serve --peer-addr"),
@@ -153,7 +155,7 @@ class Pages:
     def __init__(self, folder: Path, make_daemon: MakeDaemon) -> None:
         self._folder = folder
         self._make_daemon = make_daemon
-        self._daemon = make_daemon({"tcp_addr": "127.0.0.1:0"})
+        self._daemon = make_daemon(dict.fromkeys(("tcp_addr", "kafka_addr"), "127.0.0.1:0"))
         shutil.copy(make_certificate(folder).path, folder / "ca.pem")
         # Starts of further nodes of the next cluster.
         self._joins: list[Command] = []
@@ -201,7 +203,9 @@ class Pages:
         replaced = {**row.replaced, "10.0.0.": "127.0.0.", "19094": str(free_port())}
         arguments = f"ARGS='--port {free_port()} --folder {self._folder}/three'"
         replaced |= {"make cluster": f"make --no-print-directory -C {ROOT} cluster {arguments}"}
-        with self._terminal(replaced, {"PIXY_GRPC_ADDR": "127.0.0.1:0", "PIXY_TCP_ADDR": ""}) as user:
+        with self._terminal(
+            replaced, {"PIXY_GRPC_ADDR": "127.0.0.1:0", "PIXY_TCP_ADDR": "", "PIXY_KAFKA_ADDR": ""}
+        ) as user:
             if "10.0.0." in block.text:
                 first = "pixy serve --peer-addr 10.0.0.1:19094 --join 10.0.0.1:19094"
                 user.serve(first, PIXY_DATA_DIR=str(self._folder / "first"))
@@ -217,7 +221,11 @@ class Pages:
         if "systemctl" not in row.not_run:
             if not self._daemon.running:
                 self._daemon.start()
-            replaced |= {ADDRESS: self._daemon.address, "localhost:19092": self._daemon.addresses["http"]}
+            addresses = self._daemon.addresses
+            replaced |= {ADDRESS: self._daemon.address, "localhost:19092": addresses["http"]}
+            replaced["localhost:19095"] = addresses["kafka"]
+            if "kcat" in block.text:
+                require("kcat", "apt-get install kcat")
         with self._terminal(replaced) as user:
             if block.language == "python":
                 user.run_program(block.text)
@@ -268,7 +276,7 @@ class Pages:
             for command in block.commands():
                 if not command.line.startswith(tuple(row.not_run)):
                     user.run(command)
-            others = "--tcp-addr '' --management-addr ''"
+            others = "--tcp-addr '' --kafka-addr '' --management-addr ''"
             user.serve(f"pixy serve --data-dir {data} --grpc-addr {address} {others}")
             user.run(Command("pixy cluster status | tail -1", "no problems\n"))
 

@@ -40,6 +40,7 @@ async def running(folder: Path, **flags: Any) -> AsyncIterator[tuple[Daemon, dic
     given = {
         "grpc_addr": "127.0.0.1:0",
         "tcp_addr": "",
+        "kafka_addr": "",
         "management_addr": "127.0.0.1:0",
         "shutdown_timeout": "1s",
     }
@@ -265,7 +266,7 @@ async def test_health_is_told_while_clusters_recover(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("pixy.cluster.bootstrap.read_directory", recover_once_asked)
     listener = str(tmp_path / "management.sock")
-    given = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "management_addr": listener}
+    given = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "kafka_addr": "", "management_addr": listener}
     daemon = Daemon(load_config(None, {}, {**given, "data_dir": str(tmp_path), "shutdown_timeout": "1s"}))
     start = asyncio.create_task(daemon.start())
     try:
@@ -295,7 +296,7 @@ async def test_health_is_told_while_clusters_recover(tmp_path: Path, monkeypatch
 
 async def test_a_start_that_fails_ends_the_listener(tmp_path: Path) -> None:
     listener = str(tmp_path / "management.sock")
-    given = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "management_addr": listener}
+    given = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "kafka_addr": "", "management_addr": listener}
     async with running(tmp_path):
         daemon = Daemon(load_config(None, {}, {**given, "data_dir": str(tmp_path)}))
         with pytest.raises(StartError, match="in use by another process"):
@@ -311,6 +312,7 @@ async def test_readiness_has_reasons(tmp_path: Path) -> None:
             {
                 "grpc_addr": "127.0.0.1:0",
                 "tcp_addr": "",
+                "kafka_addr": "",
                 "management_addr": "127.0.0.1:0",
                 "data_dir": str(tmp_path),
                 "shutdown_timeout": "1s",

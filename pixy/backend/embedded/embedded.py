@@ -41,6 +41,7 @@ from pixy.backend.protocol import (
     NO_MARKS,
     AppendDone,
     Assignment,
+    BrokerNodes,
     ConsumerMembership,
     FetchResult,
     OffsetsChanged,
@@ -49,6 +50,7 @@ from pixy.backend.protocol import (
     TopicDescription,
     VisitPosition,
 )
+from pixy.backend.record_waits import wait_by_fetches
 from pixy.cluster import (
     ClusterStatus,
     ExportedState,
@@ -127,6 +129,7 @@ class EmbeddedBackend:
         node.observer = TopicObserver(self._members, self._descriptions, self._readiness_changed)
         self._handlers = CallHandlers(node, self._local, self._check_running)
         node.methods.update(self._handlers.by_method())
+        self._nodes = BrokerNodes("", 0)
         self._stopped = False
 
     # --- life -------------------------------------------------------------------------------------
@@ -349,6 +352,19 @@ class EmbeddedBackend:
             return await self._local.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
         return await self._remote.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
 
+    def fetch_nowait(self, partition: TopicPartition, offset: int, max_bytes: int) -> FetchResult | None:
+        replica = None if self._stopped else self._finder.here(partition)
+        return None if replica is None else self._local.fetch_nowait(replica, offset, max_bytes)
+
+    async def wait_records(self, offsets: Mapping[TopicPartition, int], max_wait: float) -> None:
+        self._check_running()
+        here = [(self._finder.here(partition), offset) for partition, offset in offsets.items()]
+        replicas = [(replica, offset) for replica, offset in here if replica is not None]
+        if len(replicas) < len(here):
+            await wait_by_fetches(self, offsets, max_wait)
+        else:
+            await self._local.wait_records(replicas, max_wait)
+
     async def offset_ranges(
         self, topic: str, partitions: Collection[int] | None = None
     ) -> Mapping[int, OffsetRange]:
@@ -546,6 +562,13 @@ class EmbeddedBackend:
         return await self._groups.exists(group)
 
     # --- nodes ------------------------------------------------------------------------------------
+
+    @property
+    def broker_nodes(self) -> BrokerNodes:
+        node = self._node
+        if self._nodes.own_id != node.node_id:
+            self._nodes = BrokerNodes(node.cluster_id.hex(), node.node_id)
+        return self._nodes
 
     @property
     def troubles(self) -> Sequence[str]:

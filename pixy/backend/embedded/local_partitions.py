@@ -6,11 +6,12 @@ may be behind.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from pixy.aio.byte_semaphore import ByteSemaphore
+from pixy.aio.futures import resolve
 from pixy.aio.one_thread import OneThread
 from pixy.backend.embedded.partition_router import CONFIRM_S
 from pixy.backend.protocol import FetchResult
@@ -69,6 +70,40 @@ class LocalPartitions:
         if chunk is None:
             chunk = await self._read(replica, log, partial(log.read, offset, max_bytes))
         return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset, is_confirmed)
+
+    @staticmethod
+    def fetch_nowait(replica: PartitionReplica, offset: int, max_bytes: int) -> FetchResult | None:
+        """As `Backend.fetch_nowait`."""
+        log = replica.log
+        if not (log.begin_offset <= offset <= log.end_offset) or replica.fault is not None:
+            return None
+        if replica.is_absent or log.topic.deleted:
+            return None
+        chunk = log.read_memory(offset, max_bytes)
+        if chunk is None:
+            return None
+        return FetchResult(
+            chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset, not _is_shared(replica)
+        )
+
+    @staticmethod
+    async def wait_records(replicas: Sequence[tuple[PartitionReplica, int]], max_wait: float) -> None:
+        """As `Backend.wait_records`."""
+        for replica, offset in replicas:
+            log = replica.log
+            if log.end_offset > offset or offset < log.begin_offset or log.topic.deleted or replica.fault:
+                return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        for replica, _ in replicas:
+            replica.add_waiter(waiter)
+        timer = loop.call_later(max_wait, resolve, waiter, None)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            for replica, _ in replicas:
+                replica.remove_waiter(waiter)
 
     async def _read(self, replica: PartitionReplica, log: PartitionLog, read: Callable[[], T]) -> T:
         """Read files of a partition on another thread. Damage makes the partition unready, unless

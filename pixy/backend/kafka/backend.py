@@ -34,6 +34,7 @@ from pixy.backend.protocol import (
     NO_MARKS,
     AppendDone,
     Assignment,
+    BrokerNodes,
     ConsumerMembership,
     FetchResult,
     OffsetsChanged,
@@ -42,6 +43,7 @@ from pixy.backend.protocol import (
     TopicDescription,
     VisitPosition,
 )
+from pixy.backend.record_waits import wait_by_fetches
 from pixy.backend.timestamps import first_since
 from pixy.cluster import ClusterStatus, ExportedState, MoveRequest, MovesPlanned
 from pixy.errors import (
@@ -61,6 +63,8 @@ from pixy.records import NO_PRODUCER_BYTE, PRODUCER_AT, OffsetCommit, OffsetRang
 _WHY_NO_PRODUCERS = "batches of idempotent producers are not passed on to a Kafka cluster"
 _SEARCH_BYTES = 1 << 20
 _LEARNS_S = 1.0
+_ONLY_NODE = BrokerNodes("pixy-kafka", 1)
+"""Clients of Kafka's protocol see this process as the only broker."""
 """Longest wait for a leader that does not know yet how far its log is committed."""
 
 
@@ -238,6 +242,14 @@ class KafkaBackend:
         except (UnknownTopic, KeyError):
             raise UnknownPartition(f"topic {topic} was deleted") from None
 
+    @staticmethod
+    def fetch_nowait(partition: TopicPartition, offset: int, max_bytes: int) -> FetchResult | None:
+        """As `Backend.fetch_nowait`: nothing is in memory."""
+        return None
+
+    async def wait_records(self, offsets: Mapping[TopicPartition, int], max_wait: float) -> None:
+        await wait_by_fetches(self, offsets, max_wait)
+
     async def offset_ranges(
         self, topic: str, partitions: Collection[int] | None = None
     ) -> Mapping[int, OffsetRange]:
@@ -395,6 +407,10 @@ class KafkaBackend:
         return bool(await self._group_list.members(group))
 
     # --- nodes ------------------------------------------------------------------------------------
+
+    @property
+    def broker_nodes(self) -> BrokerNodes:
+        return _ONLY_NODE
 
     @property
     def troubles(self) -> Sequence[str]:

@@ -262,10 +262,20 @@ class PartitionReplica:
     def waiter(self) -> "asyncio.Future[None]":
         """A future that is done when something has been appended or changed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.add_waiter(waiter)
+        return waiter
+
+    def add_waiter(self, waiter: "asyncio.Future[None]") -> None:
+        """Have a future done when something has been appended or changed, or `remove_waiter`."""
         if self.waiters is None:
             self.waiters = {}
         self.waiters[waiter] = None
-        return waiter
+
+    def remove_waiter(self, waiter: "asyncio.Future[None]") -> None:
+        """Undo `add_waiter`."""
+        if self.waiters is not None:
+            self.waiters.pop(waiter, None)
+            self.waiters = self.waiters or None
 
     async def wait(self, max_wait: float | None) -> None:
         """Wait for the next append or change, for `max_wait` seconds at most, or until the node
@@ -280,9 +290,7 @@ class PartitionReplica:
         finally:
             if timer is not None:
                 timer.cancel()
-            if self.waiters is not None:
-                self.waiters.pop(waiter, None)
-                self.waiters = self.waiters or None
+            self.remove_waiter(waiter)
 
     def wake(self) -> None:
         """Wake the waiting fetches, and whoever else waits."""

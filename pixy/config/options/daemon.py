@@ -53,6 +53,11 @@ class AdvertisedConfig:
         "",
         "Address and port for clients, as `pixy cluster status` shows it. Empty: grpc_addr.",
     )
+    kafka: str = text(
+        "",
+        "Address and port that Kafka's clients are told. Empty: kafka_addr. Required if that is an "
+        "address of all interfaces, such as 0.0.0.0.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +255,7 @@ class Config:
     )
     insecure: bool = boolean(
         False,
-        "Serve gRPC or HTTP on an address that other machines reach without client certificates: "
+        "Serve gRPC, HTTP or Kafka on an address that other machines reach without client certificates: "
         "whoever reaches it may read, write and delete everything. So for management_addr, where "
         "everything can be read but messages.",
     )
@@ -270,6 +275,12 @@ class Config:
         "Address and port of the HTTP API, or the path of a unix socket; the same rules as for "
         "grpc_addr. Port 0 picks a free port; empty: none. If another process has the default address, "
         "the daemon warns and goes on without it.",
+    )
+    kafka_addr: str = text(
+        "127.0.0.1:19095",
+        "Address and port of the Kafka API, for the default cluster; the same rules as for grpc_addr, but no "
+        "unix socket. Port 0 picks a free port; empty: none. If another process has the default "
+        "address, the daemon warns and goes on without it.",
     )
     peer_addr: str = text(
         "127.0.0.1:19094",
@@ -309,7 +320,7 @@ class Config:
         minimum=1,
         maximum=100,
     )
-    tls: TlsConfig = section(TlsConfig, TlsConfig, "TLS of the gRPC and HTTP APIs, on TCP.")
+    tls: TlsConfig = section(TlsConfig, TlsConfig, "TLS of the gRPC, HTTP and Kafka APIs, on TCP.")
     advertised: AdvertisedConfig = section(
         AdvertisedConfig,
         AdvertisedConfig,
@@ -331,7 +342,8 @@ class Config:
     grpc: GrpcConfig = section(
         GrpcConfig,
         GrpcConfig,
-        "Limits of the gRPC API. Those of connections, calls, buffers and times are for HTTP as well.",
+        "Limits of the gRPC API. Those of connections, calls, buffers and times are for HTTP and Kafka "
+        "as well.",
     )
     management: ManagementConfig = section(
         ManagementConfig, ManagementConfig, "The management listener and its metrics."

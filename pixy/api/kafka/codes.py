@@ -1,0 +1,51 @@
+"""Error codes of Kafka, and those of pixy's errors where Kafka's clients expect others.
+
+A client decides by the code whether it asks again. Errors that pass, and after which nothing was
+written, are NOT_LEADER_OR_FOLLOWER for records: every client then asks for the leader and tries
+again, while BROKER_NOT_AVAILABLE and THROTTLING_QUOTA_EXCEEDED are the end of a message for some.
+"""
+
+from pixy.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    PixyError,
+    ResourceExhausted,
+    ServiceDisabled,
+    Unavailable,
+)
+
+NONE = 0
+OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+NOT_LEADER_OR_FOLLOWER = 6
+REQUEST_TIMED_OUT = 7
+COORDINATOR_NOT_AVAILABLE = 15
+INVALID_REQUIRED_ACKS = 21
+INVALID_PARTITIONS = 37
+INVALID_REPLICA_ASSIGNMENT = 39
+INVALID_CONFIG = 40
+INVALID_REQUEST = 42
+UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+KAFKA_STORAGE_ERROR = 56
+FETCH_SESSION_ID_NOT_FOUND = 70
+UNSUPPORTED_COMPRESSION_TYPE = 76
+INVALID_RECORD = 87
+UNKNOWN_TOPIC_ID = 100
+
+
+def record_code(error: PixyError) -> int:
+    """The code of an error of Produce, Fetch or ListOffsets for one partition."""
+    if isinstance(error, DeadlineExceeded):
+        return REQUEST_TIMED_OUT
+    if isinstance(error, ServiceDisabled):
+        return error.kafka_code
+    if isinstance(error, (Unavailable, ResourceExhausted)):
+        return NOT_LEADER_OR_FOLLOWER
+    return KAFKA_STORAGE_ERROR if isinstance(error, CorruptData) else error.kafka_code
+
+
+def admin_code(error: PixyError) -> int:
+    """The code of an error of any other API."""
+    return REQUEST_TIMED_OUT if isinstance(error, Unavailable) else error.kafka_code

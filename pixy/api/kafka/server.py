@@ -1,0 +1,94 @@
+"""Kafka's protocol of a daemon, for the default cluster."""
+
+from collections.abc import Iterator
+
+import structlog
+
+from pixy.api.kafka.brokers import Brokers
+from pixy.api.kafka.fetch import FetchApi
+from pixy.api.kafka.list_offsets import ListOffsetsApi
+from pixy.api.kafka.metadata import MetadataApi
+from pixy.api.kafka.produce import ProduceApi
+from pixy.api.kafka.topic_ids import TopicIds
+from pixy.config import Config, GrpcConfig
+from pixy.errors import StartError
+from pixy.proxy import Proxy
+from pixy.serving import Server
+from pixy.wire import ApiTable, ServedApi, WireFactory, WireOptions
+
+log = structlog.get_logger(__name__)
+
+_FRAME_PART = 4
+"""Part of `grpc.buffer_bytes` that the largest request may have."""
+
+
+def wire_options(config: GrpcConfig) -> WireOptions:
+    """Limits of connections by a configuration, which are those of gRPC."""
+    return WireOptions(
+        records_frame_bytes=max(config.buffer_bytes // _FRAME_PART, config.max_message_bytes),
+        frame_bytes=config.max_message_bytes,
+        held_bytes=config.output_buffer_bytes,
+        first_s=config.handshake_timeout,
+        frame_s=config.request_timeout,
+        idle_s=config.idle_timeout,
+    )
+
+
+class KafkaServer:
+    """Serves one cluster over Kafka's protocol.
+
+    Args:
+        config: address, limits and certificates.
+        proxy: of the cluster.
+        server: of all connections of the daemon.
+
+    Attributes:
+        table: the APIs.
+    """
+
+    def __init__(self, config: Config, proxy: Proxy, server: Server) -> None:
+        self._config = config
+        self._server = server
+        self._brokers = Brokers(proxy)
+        self.table = ApiTable([*self._apis(proxy)])
+        self._factory = WireFactory(server.environment, self.table, wire_options(config.grpc))
+
+    def _apis(self, proxy: Proxy) -> Iterator[ServedApi]:
+        """A row for each API but ApiVersions. Those of other parts, such as consumer groups, come
+        here.
+        """
+        brokers, topic_ids = self._brokers, TopicIds(proxy)
+        clock, tasks = self._server.environment.clock, self._server.environment.tasks
+        produce, fetch = ProduceApi(proxy, brokers, tasks), FetchApi(proxy, topic_ids, clock)
+        metadata = MetadataApi(proxy, brokers, topic_ids)
+        # KAFKA-18659: librdkafka before 2.10 compresses only for brokers that name version 0.
+        yield ServedApi(0, 3, 12, produce.produce, has_records=True, shown_from=0)
+        yield ServedApi(1, 4, 16, fetch.fetch)
+        yield ServedApi(2, 1, 8, ListOffsetsApi(proxy).list_offsets)
+        yield ServedApi(3, 0, 13, metadata.metadata)
+        yield ServedApi(60, 0, 2, metadata.describe_cluster)
+
+    async def start(self) -> dict[str, str]:
+        """Listen.
+
+        Returns:
+            The address by the name of the listener, with the real port; nothing if there is none.
+
+        Raises:
+            StartError: the address cannot be used.
+        """
+        config = self._config
+        address, tls = config.kafka_addr, config.tls
+        if not address:
+            return {}
+        try:
+            real = await self._server.listen(
+                address, self._factory, tls if tls.certificate_path else None, "kafka_addr"
+            )
+        except StartError as error:
+            if address != Config().kafka_addr:
+                raise
+            log.warning("there is no Kafka API: its default address is taken", reason=str(error))
+            return {}
+        self._brokers.own_address = config.advertised.kafka or real
+        return {"kafka": real}

@@ -1,0 +1,178 @@
+"""Kafka's clients at a real daemon: kcat, librdkafka by confluent-kafka, aiokafka."""
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import AdminClient
+
+from pixy.proto import kafkapixy_pb2 as pb
+from tests.conftest import require
+from tests.integration.conftest import MakeDaemon
+from tests.integration.daemon import Daemon, proxy_config
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+LINES = [f"message {number}" for number in range(1000)]
+
+
+@pytest.fixture
+def daemon(make_daemon: MakeDaemon) -> Iterator[Daemon]:
+    with make_daemon(
+        {"kafka_addr": "127.0.0.1:0", **proxy_config(consumer={"initial_offset": "oldest"})}
+    ) as daemon:
+        yield daemon
+
+
+class Kcat:
+    """kcat at a daemon."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._program = require("kcat", "apt-get install kcat")
+        self._address = daemon.addresses["kafka"]
+
+    def __call__(self, *args: str, given: str = "") -> str:
+        """Standard output of a command that succeeds."""
+        done = subprocess.run(
+            [self._program, "-b", self._address, *args],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def produce(self, topic: str, lines: list[str], *args: str) -> None:
+        self("-P", "-t", topic, *args, given="".join(f"{line}\n" for line in lines))
+
+    def consume(self, topic: str, *args: str) -> list[str]:
+        """All messages of a topic, in the order of their partitions."""
+        return self("-C", "-q", "-t", topic, "-o", "beginning", "-e", *args).splitlines()
+
+
+@pytest.fixture
+def kcat(daemon: Daemon) -> Kcat:
+    return Kcat(daemon)
+
+
+# --- kcat -----------------------------------------------------------------------------------------
+
+
+def test_kcat_lists_brokers_and_topics(kcat: Kcat, daemon: Daemon) -> None:
+    kcat.produce("orders", ["a"])
+    listed = kcat("-L")
+    assert f"broker 1 at {daemon.addresses['kafka']} (controller)" in listed
+    assert 'topic "orders" with 4 partitions' in listed
+    assert "partition 3, leader 1, replicas: 1, isrs: 1" in listed
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_kcat_produces_and_consumes_with_every_codec(kcat: Kcat, codec: str) -> None:
+    kcat.produce("orders", LINES, "-z", codec, "-p", "1")
+    assert kcat.consume("orders", "-p", "1") == LINES
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_kcat_produces_with_any_acks(kcat: Kcat, acks: str) -> None:
+    kcat.produce("orders", LINES, "-X", f"acks={acks}", "-p", "0")
+    if acks == "0":  # it has not waited for anything
+        deadline = time.monotonic() + 60
+        while kcat("-Q", "-t", "orders:0:-1") != "orders [0] offset 1000\n" and time.monotonic() < deadline:
+            pass
+    assert kcat.consume("orders", "-p", "0") == LINES
+
+
+def test_kcat_keeps_keys_headers_and_nulls(kcat: Kcat) -> None:
+    kcat.produce("orders", ["k:v", "k:"], "-K:", "-Z", "-H", "name=value", "-p", "0")
+    kept = kcat.consume("orders", "-p", "0", "-f", "%k %S %h %o\n")
+    assert kept == ["k 1 name=value 0", "k -1 name=value 1"]
+
+
+def test_kcat_asks_for_offsets_by_time(kcat: Kcat) -> None:
+    before = int(time.time() * 1000)
+    kcat.produce("orders", ["a"], "-p", "0")
+    assert kcat("-Q", "-t", f"orders:0:{before}") == "orders [0] offset 0\n"
+    assert kcat("-Q", "-t", f"orders:0:{before + 3_600_000}") == "orders [0] offset -1\n"
+    assert kcat("-Q", "-t", "orders:0:-1") == "orders [0] offset 1\n"
+
+
+def test_messages_of_kcat_are_consumed_over_grpc(kcat: Kcat, daemon: Daemon) -> None:
+    kcat.produce("orders", LINES[:10], "-p", "0")
+    request = pb.ConsNAckRq(topic="orders", group="workers", auto_ack=True)
+    stub = daemon.stub()
+    assert [stub.ConsumeNAck(request, timeout=60).message.decode() for _ in range(10)] == LINES[:10]
+
+
+# --- librdkafka -----------------------------------------------------------------------------------
+
+
+def test_librdkafka_produces_and_reads_assigned_partitions(daemon: Daemon) -> None:
+    options = {"bootstrap.servers": daemon.addresses["kafka"]}
+    reported: list[tuple[int, int]] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        assert error is None, error
+        reported.append((message.partition(), message.offset()))
+
+    producer = Producer({**options, "compression.type": "lz4"})
+    for number, line in enumerate(LINES):
+        producer.produce("orders", line.encode(), partition=number % 4, on_delivery=delivered)
+    assert producer.flush(60) == 0
+    assert sorted(reported) == [(number, offset) for number in range(4) for offset in range(250)]
+
+    consumer = Consumer({**options, "group.id": "unused", "enable.auto.commit": False})
+    try:
+        consumer.assign([ConfluentPartition("orders", number, OFFSET_BEGINNING) for number in range(4)])
+        found: list[str] = []
+        deadline = time.monotonic() + 60
+        while len(found) < len(LINES) and time.monotonic() < deadline:
+            found += [message.value().decode() for message in consumer.consume(500, 1.0)]
+        assert sorted(found) == sorted(LINES)
+        assert consumer.get_watermark_offsets(ConfluentPartition("orders", 2)) == (0, 250)
+    finally:
+        consumer.close()
+
+
+def test_librdkafka_describes_the_cluster(daemon: Daemon) -> None:
+    admin = AdminClient({"bootstrap.servers": daemon.addresses["kafka"]})
+    described = admin.describe_cluster().result(60)
+    assert [(node.id, f"{node.host}:{node.port}") for node in described.nodes] == [
+        (1, daemon.addresses["kafka"])
+    ]
+
+
+# --- aiokafka -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def started(client: Any) -> Any:
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.stop()
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
+async def test_aiokafka_produces_and_reads_assigned_partitions(daemon: Daemon, codec: str | None) -> None:
+    address = daemon.addresses["kafka"]
+    async with started(AIOKafkaProducer(bootstrap_servers=address, compression_type=codec)) as producer:
+        sent = [await producer.send("orders", line.encode(), partition=0) for line in LINES]
+        results = await asyncio.gather(*sent)
+    assert [result.offset for result in results] == [*range(len(LINES))]
+    async with started(AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)) as consumer:
+        partition = TopicPartition("orders", 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
+        found = [(await asyncio.wait_for(consumer.getone(), 60)).value.decode() for _ in LINES]
+        assert found == LINES
+        assert await consumer.end_offsets([partition]) == {partition: len(LINES)}
