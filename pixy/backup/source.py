@@ -27,8 +27,6 @@ from pixy.records import OffsetRange, TopicPartition
 T = TypeVar("T")
 
 _FETCH_BYTES = 4 << 20
-_LAG_MS = 5000
-"""Time that a replica has to get records that its leader has."""
 _CALL_S = 90.0
 _QUERIES_MAX = 1000
 _PAUSE_S, _PAUSE_MAX_S = 0.2, 5.0
@@ -86,19 +84,24 @@ class ClusterSource:
         open_channel: see `OpenChannel`; raises PixyError if nobody accepts a connection.
         cluster: name of the cluster at the daemon, empty for the default one.
         give_up_s: seconds without anything new after which a call, or a range, has failed.
+        lag_s: seconds that a replica has to get records which its leader has.
 
     Attributes:
+        addresses: of the nodes with replicas of each partition by its name, in the order in which
+            they are asked.
         stopped: set to end all calls soon.
     """
 
-    def __init__(self, open_channel: OpenChannel, cluster: str = "", give_up_s: float = 120.0) -> None:
+    def __init__(
+        self, open_channel: OpenChannel, cluster: str = "", give_up_s: float = 120.0, lag_s: float = 5.0
+    ) -> None:
         self._open_channel = open_channel
         self._cluster = cluster
         self._give_up_s = give_up_s
+        self._lag_ms = round(lag_s * 1000)
         self._channels: dict[str, grpc.Channel] = {}
         self._lock = threading.Lock()
-        # Addresses of the replicas of each partition by its name, followers first.
-        self._addresses: Mapping[str, Sequence[str]] = {}
+        self.addresses: Mapping[str, Sequence[str]] = {}
         self.stopped = threading.Event()
 
     def close(self) -> None:
@@ -148,7 +151,7 @@ class ClusterSource:
         request = cluster_pb.StatusRequest(cluster=self._cluster)
         with suppress(PixyError):
             status = self._call(lambda channel: ClusterStub(channel).Status(request, timeout=_CALL_S))
-            self._addresses = replica_addresses(status)
+            self.addresses = replica_addresses(status)
 
     def fetch(self, wanted: WantedRange) -> Iterator[GivenBatches]:
         """Batches of a range, from one node after the other.
@@ -158,7 +161,7 @@ class ClusterSource:
             Unavailable: no node has given anything for `give_up_s`.
             PixyError: a node has refused the request.
         """
-        addresses = [*self._addresses.get("{}-{}".format(*wanted.partition), ()), ""]
+        addresses = [*self.addresses.get("{}-{}".format(*wanted.partition), ()), ""]
         turn, pause_s = 0, _PAUSE_S
         give_up_at = time.monotonic() + self._give_up_s
         while wanted.begin < wanted.end:
@@ -202,7 +205,7 @@ class ClusterSource:
                 )
             ],
             max_bytes=_FETCH_BYTES,
-            max_wait_ms=_LAG_MS,
+            max_wait_ms=self._lag_ms,
         )
         call = LogStub(self._channel(address)).Fetch(request)
         try:

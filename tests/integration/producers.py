@@ -184,15 +184,15 @@ def audit(nodes: Iterable[ClusterNode], ledger: Ledger, topic: str, partitions: 
     """
     for node in nodes:
         for partition in range(partitions):
-            records, end = _read(node, topic, partition)
+            records, end = read_log(node.address, topic, partition)
             ledger.check_log(TopicPartition(topic, partition), OffsetRange(0, end), records)
     ledger.check_copies()
 
 
-def _read(node: ClusterNode, topic: str, partition: int) -> tuple[list[tuple[int, bytes]], int]:
-    """All records of a partition, and its end offset."""
+def read_log(address: str, topic: str, partition: int) -> tuple[list[tuple[int, bytes]], int]:
+    """All records of a partition as a node serves it, and its end offset."""
     records: list[tuple[int, bytes]] = []
-    with grpc.insecure_channel(node.address, options=CHANNEL_OPTIONS) as channel:
+    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         stub = LogStub(channel)
         query = log_pb.OffsetQuery(topic=topic, partition=partition, latest=True)
         latest = stub.ListOffsets(log_pb.ListOffsetsRequest(queries=[query]), timeout=SECONDS_MAX)
@@ -206,7 +206,5 @@ def _read(node: ClusterNode, topic: str, partition: int) -> tuple[list[tuple[int
             assert None not in values
             records += zip(offsets_in(answer.batches), (value or b"" for value in values), strict=True)
             state = answer.state
-        assert state == log_pb.END_OF_RANGE, (
-            f"node {node.number}: {topic}-{partition} ends with state {state}"
-        )
+        assert state == log_pb.END_OF_RANGE, f"{address}: {topic}-{partition} ends with state {state}"
     return [record for record in records if record[0] < end], end
