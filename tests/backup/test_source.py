@@ -62,12 +62,18 @@ async def served(*values: bytes) -> AsyncIterator[FakeServer]:
     async with serve_cluster() as server:
         server.backend.create("topic", 1)
         for value in values:
-            answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            server.backend.append(
-                PARTITION, bytearray(batch_of(value)), 1, lambda offset, _, a=answer: a.set_result(offset)
-            )
-            await answer
+            await append(server, value)
         yield server
+
+
+async def append(server: FakeServer, value: bytes) -> None:
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(offset: int, _: object) -> None:
+        answer.set_result(offset)
+
+    server.backend.append(PARTITION, bytearray(batch_of(value)), 1, done)
+    await answer
 
 
 class Opened:
