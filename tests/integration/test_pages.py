@@ -281,7 +281,8 @@ class Pages:
             user.run(Command("pixy cluster status | tail -1", "no problems\n"))
 
     def _back_up(self, block: Block, row: Row) -> None:
-        self._daemon.start()
+        if not self._daemon.running:
+            self._daemon.start()
         self._daemon.stop()
         data = str(self._daemon.data.parent)
         replaced = {"/var/lib/pixy": data, "/backup/": f"{self._folder}/backup/"}
