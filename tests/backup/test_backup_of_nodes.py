@@ -42,7 +42,7 @@ _CALL_S = 5.0
 
 
 class History:
-    """What clients were answered.
+    """Answers that clients got.
 
     Attributes:
         appended: values by place.
@@ -63,7 +63,7 @@ class History:
 
 
 class TakenSource(LogSource):
-    """What was taken of a cluster."""
+    """A cluster as it was taken."""
 
     def __init__(self, state: list[bytes], topic_id: bytes) -> None:
         super().__init__(PARTITIONS)
