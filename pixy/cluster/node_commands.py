@@ -460,7 +460,8 @@ class NodeCommands:
 
     def check_producers(self) -> None:
         """Raise `FailedPrecondition` while a node would not know what producers have written."""
-        if self._state_groups.feature_level < PRODUCERS_LEVEL:
+        groups = self._state_groups
+        if groups.metadata.nodes and groups.feature_level < PRODUCERS_LEVEL:
             raise FailedPrecondition(WHY_NO_PRODUCERS)
 
     def check_moving(self) -> None:

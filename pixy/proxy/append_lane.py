@@ -63,7 +63,7 @@ class AppendLane:
             while self._waiting:
                 of, done = self._waiting.popleft()
                 try:
-                    request = await self._log.begin_append([of], (), self._peer)
+                    request = await self._log.begin_append([of], (), self._peer, producers=True)
                 except PixyError as error:
                     done(Appended(-1, error))
                 else:

@@ -133,7 +133,8 @@ class Log:
         fetches: ranges that are being read.
         produced: what was written.
         times: records by timestamp.
-        known, fetch_nowait, fetch, wait_records: `topic` and others of the backend.
+        known, fetch_nowait, fetch, wait_records, new_producer_id: `topic` and others of the
+            backend.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Log:
         # Called for every partition of a request.
         self.known, self.fetch_nowait = backend.topic, backend.fetch_nowait
         self.fetch, self.wait_records = backend.fetch, backend.wait_records
+        self.new_producer_id = backend.new_producer_id
         # Bytes of the requests that are checked.
         self._small_checks = self.shared_bytes(max(1, config.producer.buffer_bytes // _SMALL_PART))
         self._large_checks = self.shared_bytes(config.producer.buffer_bytes)
@@ -363,15 +365,25 @@ class Log:
         return await (await self.begin_append(partitions, versions, peer)).answer
 
     async def begin_append(
-        self, partitions: Sequence[PartitionBatches], versions: Sequence[TopicVersion], peer: str = ""
+        self,
+        partitions: Sequence[PartitionBatches],
+        versions: Sequence[TopicVersion],
+        peer: str = "",
+        *,
+        producers: bool = False,
     ) -> "AppendInFlight":
         """As `append`, but returns when the first batches are handed over: those of one partition
         then precede all that come later.
+
+        Args:
+            producers: batches may have producer ids.
         """
         await self.check_partitions([each.partition for each in partitions])
         size, client = _bytes_of(partitions), client_address(peer)
         self.check_queued(client, size, self.semaphore)
-        checked = self._without_silent(partitions, await self._checked(partitions, client))
+        checked = self._without_silent(
+            partitions, await self._checked(partitions, client, producers=producers)
+        )
         size = sum(
             _memory_of(each, batches)
             for each, batches in zip(partitions, checked, strict=True)
@@ -399,8 +411,9 @@ class Log:
         return request
 
     def maybe_append(self, of: PartitionBatches, client: str, done: AppendedDone) -> bool:
-        """Append a batch of one partition, if that can begin at once: its check is short, and
-        nobody waits for bytes. False if not; then nothing was done, and `begin_append` does it.
+        """Append a batch of one partition, which may have a producer id, if that can begin at once:
+        its check is short, and nobody waits for bytes. False if not; then nothing was done, and
+        `begin_append` does it.
 
         Args:
             of: exactly one batch.
@@ -417,7 +430,7 @@ class Log:
         if not self.semaphore.available(client, size):
             return False
         try:
-            batches = check_new_batches(of.batches, self._limits(), CheckEffort())
+            batches = check_new_batches(of.batches, self._limits(producers=True), CheckEffort())
         except LongCheckError:
             return False
         if (silent := self._why_silent(of, batches)) is not None:
@@ -433,10 +446,10 @@ class Log:
         self._hand_over(of, batches, _PartitionAppend(client, ended))
         return True
 
-    def _limits(self) -> BatchLimits:
+    def _limits(self, *, producers: bool) -> BatchLimits:
         producer = self._config.producer
         latest_ms = self.now_ms() + round(producer.timestamp_after_max * 1000)
-        return BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
+        return BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers, producers)
 
     def _without_silent(
         self, partitions: Sequence[PartitionBatches], checked: Sequence[Checked | Unavailable]
@@ -480,7 +493,7 @@ class Log:
             Unavailable: the cluster has not been reached yet.
         """
         found = []
-        for batches in await self._checked(partitions, client):
+        for batches in await self._checked(partitions, client, producers=False):
             if isinstance(batches, InvalidRecords):
                 raise batches
             found.append(batches)
@@ -516,7 +529,9 @@ class Log:
     def _checks_of(self, size: int) -> AddressSemaphore:
         return self._small_checks if size <= _SMALL_BYTES else self._large_checks
 
-    async def _checked(self, partitions: Sequence[PartitionBatches], client: str) -> list[Checked]:
+    async def _checked(
+        self, partitions: Sequence[PartitionBatches], client: str, *, producers: bool
+    ) -> list[Checked]:
         if partitions:
             # Until the cluster is reached the clock may differ from the one that its nodes agree
             # on, and no batch is called invalid.
@@ -524,7 +539,7 @@ class Log:
         _check_number(partitions)
         size = _bytes_of(partitions)
         room = self._checks_of(size).holding(client, size)
-        return await self._checks.check(partitions, self._limits(), client, room)
+        return await self._checks.check(partitions, self._limits(producers=producers), client, room)
 
     async def update(self, versions: Sequence[TopicVersion]) -> None:
         """Ask the cluster for the topics that differ here from these versions: another process may

@@ -91,6 +91,11 @@ def test_kcat_produces_with_any_acks(kcat: Kcat, acks: str) -> None:
     assert kcat.consume("orders", "-p", "0") == LINES
 
 
+def test_kcat_produces_idempotently(kcat: Kcat) -> None:
+    kcat.produce("orders", LINES, "-X", "enable.idempotence=true", "-X", "batch.num.messages=10", "-p", "2")
+    assert kcat.consume("orders", "-p", "2") == LINES
+
+
 def test_kcat_keeps_keys_headers_and_nulls(kcat: Kcat) -> None:
     kcat.produce("orders", ["k:v", "k:"], "-K:", "-Z", "-H", "name=value", "-p", "0")
     kept = kcat.consume("orders", "-p", "0", "-f", "%k %S %h %o\n")
@@ -123,7 +128,7 @@ def test_librdkafka_produces_and_reads_assigned_partitions(daemon: Daemon) -> No
         assert error is None, error
         reported.append((message.partition(), message.offset()))
 
-    producer = Producer({**options, "compression.type": "lz4"})
+    producer = Producer({**options, "compression.type": "lz4", "enable.idempotence": True})
     for number, line in enumerate(LINES):
         producer.produce("orders", line.encode(), partition=number % 4, on_delivery=delivered)
     assert producer.flush(60) == 0
@@ -162,10 +167,13 @@ async def started(client: Any) -> Any:
         await client.stop()
 
 
-@pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
-async def test_aiokafka_produces_and_reads_assigned_partitions(daemon: Daemon, codec: str | None) -> None:
+@pytest.mark.parametrize(("codec", "idempotent"), [(None, False), ("gzip", True), ("zstd", True)])
+async def test_aiokafka_produces_and_reads_assigned_partitions(
+    daemon: Daemon, codec: str | None, idempotent: bool
+) -> None:
     address = daemon.addresses["kafka"]
-    async with started(AIOKafkaProducer(bootstrap_servers=address, compression_type=codec)) as producer:
+    options = {"compression_type": codec, "enable_idempotence": idempotent}
+    async with started(AIOKafkaProducer(bootstrap_servers=address, **options)) as producer:
         sent = [await producer.send("orders", line.encode(), partition=0) for line in LINES]
         results = await asyncio.gather(*sent)
     assert [result.offset for result in results] == [*range(len(LINES))]

@@ -9,6 +9,7 @@ from pixy.api.kafka.fetch import FetchApi
 from pixy.api.kafka.list_offsets import ListOffsetsApi
 from pixy.api.kafka.metadata import MetadataApi
 from pixy.api.kafka.produce import ProduceApi
+from pixy.api.kafka.producer_ids import ProducerIdsApi
 from pixy.api.kafka.topic_ids import TopicIds
 from pixy.config import Config, GrpcConfig
 from pixy.errors import StartError
@@ -66,6 +67,7 @@ class KafkaServer:
         yield ServedApi(1, 4, 16, fetch.fetch)
         yield ServedApi(2, 1, 8, ListOffsetsApi(proxy).list_offsets)
         yield ServedApi(3, 0, 13, metadata.metadata)
+        yield ServedApi(22, 0, 5, ProducerIdsApi(proxy).init_producer_id)
         yield ServedApi(60, 0, 2, metadata.describe_cluster)
 
     async def start(self) -> dict[str, str]:

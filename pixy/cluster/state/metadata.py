@@ -350,7 +350,8 @@ class MetadataState:
         return DeletedTopic(topic)
 
     def _allocate_producer_ids(self, count: int) -> int | PixyError:
-        if self.feature_level < PRODUCERS_LEVEL:
+        # A node that never has peers is in no table, and applies all that it proposes.
+        if self.nodes and self.feature_level < PRODUCERS_LEVEL:
             return FailedPrecondition(WHY_NO_PRODUCERS)
         first = self.next_producer_id
         self.next_producer_id += count
