@@ -217,6 +217,18 @@ class Lease:
         self.until = until
 
 
+class KnownRanges(NamedTuple):
+    """What is known of the ends of partitions.
+
+    Attributes:
+        ranges: begin and end of the logs, by number of the partition.
+        unknown: why nothing is known of the others, by number of the partition.
+    """
+
+    ranges: Mapping[int, OffsetRange]
+    unknown: Mapping[int, PixyError]
+
+
 class Owner(NamedTuple):
     """The member of a consumer group that owns a partition.
 
@@ -451,6 +463,21 @@ class Backend(StagedWrites, Protocol):
         Raises:
             UnknownTopic: there is none.
             Unavailable: one of them does not answer in time.
+        """
+
+    async def known_ranges(
+        self, topic: str, partitions: Collection[int] | None = None, *, patience_s: float = 5.0
+    ) -> KnownRanges:
+        """As `offset_ranges`, for each partition on its own: one without a leader holds up no
+        others.
+
+        Args:
+            patience_s: about as long is waited for partitions that may have a leader soon. One that
+                is known to have none for long is not waited for.
+
+        Raises:
+            UnknownTopic: there is none.
+            Unavailable: the cluster does not answer.
         """
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:

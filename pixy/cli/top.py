@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
     from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
+    from pixy.proto.pixy_topics_pb2 import OffsetRange
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
 _INTERVAL_SECONDS = 2.0
@@ -42,12 +43,13 @@ class _Disk(NamedTuple):
 
 @dataclass(slots=True)
 class _Sample:
-    """Offsets of one moment: ends by topic; position and lag by group and topic; in messages."""
+    """Offsets of one moment: of partitions that have a leader by topic and number; position and lag
+    by group and topic, in messages.
+    """
 
     seconds: float
     partitions: dict[str, int] = field(default_factory=dict)
-    begins: dict[str, int] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)
+    offsets: dict[str, Mapping[int, "OffsetRange"]] = field(default_factory=dict)
     positions: dict[tuple[str, str], int] = field(default_factory=dict)
     lags: dict[tuple[str, str], int] = field(default_factory=dict)
     # None: the nodes of a Kafka cluster do not tell.
@@ -164,8 +166,7 @@ def _add_topic(
     request = pixy_topics_pb2.DescribeTopicRequest(cluster=connection.cluster, topic=topic)
     found = services.topics.DescribeTopic(request, timeout=connection.timeout).partitions
     sample.partitions[topic] = len(found)
-    sample.begins[topic] = sum(each.offsets.begin for each in found)
-    sample.ends[topic] = sum(each.offsets.end for each in found)
+    sample.offsets[topic] = {each.partition: each.offsets for each in found if each.HasField("offsets")}
     for group in groups:
         offsets = [
             each
@@ -225,18 +226,21 @@ def _gibibytes(size: int) -> str:
 
 
 def _topic_rows(before: _Sample, sample: _Sample, seconds: float) -> list[dict[str, Any]]:
-    rows = [
-        {
-            "topic": topic,
-            "partitions": sample.partitions[topic],
-            "messages": end - sample.begins[topic],
-            "rate": _rate(before.ends, sample.ends, topic, seconds),
-        }
-        for topic, end in sample.ends.items()
-    ]
+    rows: list[dict[str, Any]] = []
+    for topic, offsets in sample.offsets.items():
+        earlier = before.offsets.get(topic, {})
+        written = sum(offsets[number].end - earlier[number].end for number in offsets.keys() & earlier)
+        rows.append(
+            {
+                "topic": topic,
+                "partitions": sample.partitions[topic],
+                "messages": sum(each.end - each.begin for each in offsets.values()),
+                "rate": round(written / seconds),
+            }
+        )
     return sorted(rows, key=lambda row: (-row["rate"], row["topic"]))
 
 
 def _rate(before: Mapping[Any, int], after: Mapping[Any, int], key: Any, seconds: float) -> int:
-    """Messages a second; of a topic or group that is new, from its first look on."""
+    """Messages a second; of a group that is new, from its first look on."""
     return round((after[key] - before.get(key, after[key])) / seconds)

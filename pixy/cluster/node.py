@@ -81,6 +81,7 @@ from pixy.cluster.status import (
     DiskSpace,
     SelfReports,
     StatusReports,
+    counted,
     reasons_to_keep,
     status_of_nobody,
 )
@@ -729,7 +730,18 @@ class Node:
         """Reason why no leader of a raft group can be elected for now, empty while one may."""
         voters = group.storage.conf_state.voters
         reached = [each for each in voters if self._is_reachable(each)]
-        return "" if is_majority(reached, voters) else self.why_no_majority
+        if is_majority(reached, voters):
+            return ""
+        if self.why_no_majority:
+            return self.why_no_majority
+        replica = group.application
+        if not isinstance(replica, PartitionReplica):
+            return ""
+        self.leaders.note(replica)
+        if not self.leaders.is_leaderless(replica):
+            return ""
+        lost = sorted({*voters}.difference(reached))
+        return f"no leader of {group_name(group)}: {counted('node', [*map(str, lost)])} cannot be reached"
 
     @property
     def incarnation(self) -> int:
@@ -750,16 +762,28 @@ class Node:
         Raises:
             Unavailable: one has no leader that answers in time, or this node is behind.
         """
-        groups = [
-            replica.group or self.partitions.group_of(replica)
-            if isinstance(replica, PartitionReplica)
-            else replica.group
-            for replica in replicas
-        ]
+        groups = [self._group_of(each) for each in replicas]
         await self.reads.wait(groups, timeout)
         departed = next((each.removed for each in groups if isinstance(each.removed, Unavailable)), None)
         if departed is not None:
             raise Unavailable(str(departed))
+
+    async def confirm_each(
+        self, replicas: Iterable[PartitionReplica], timeout: float
+    ) -> dict[PartitionReplica, Unavailable]:
+        """As `confirm`, for each partition on its own; returns the errors of those that fail."""
+        groups = {self._group_of(each): each for each in replicas}
+        failed = await self.reads.wait_each(groups, timeout)
+        errors = {groups[group]: Unavailable(reason) for group, reason in failed.items()}
+        for group, replica in groups.items():
+            if isinstance(group.removed, Unavailable):
+                errors[replica] = Unavailable(str(group.removed))
+        return errors
+
+    def _group_of(self, replica: Replica) -> RaftGroup:
+        if isinstance(replica, PartitionReplica):
+            return replica.group or self.partitions.group_of(replica)
+        return replica.group
 
     def is_behind(self, replica: StateReplica) -> bool:
         """True if `confirm` waits for entries of a state group that this node does not apply."""

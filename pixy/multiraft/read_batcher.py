@@ -68,20 +68,40 @@ class ReadBatcher:
             ShuttingDown: this node stops.
         """
         shared = [group for group in groups if not self.is_alone(group)]
-        if not shared:
-            return
         if reason := next(filter(None, map(self._why_leaderless, shared)), ""):
             raise Unavailable(reason)
+        late = await self._late(shared, timeout)
+        if late:
+            reason = self._why_left() or next(filter(None, map(self._why_leaderless, late)), "")
+            raise Unavailable(reason or self._why_late(late, timeout))
+
+    async def wait_each(self, groups: Iterable[RaftGroup], timeout: float) -> dict[RaftGroup, str]:
+        """As `wait`, for each group on its own: those without a leader hold up no others.
+
+        Returns:
+            The groups for which `wait` would have raised Unavailable, with the reason.
+
+        Raises:
+            ShuttingDown: this node stops.
+        """
+        shared = [group for group in groups if not self.is_alone(group)]
+        failed = {group: reason for group in shared if (reason := self._why_leaderless(group))}
+        for group in await self._late([each for each in shared if each not in failed], timeout):
+            reason = self._why_left() or self._why_leaderless(group)
+            failed[group] = reason or self._why_late([group], timeout)
+        return failed
+
+    async def _late(self, shared: Collection[RaftGroup], timeout: float) -> list[RaftGroup]:
+        """The groups whose reads have not ended within `timeout` s."""
+        if not shared:
+            return []
         waits = {self._read(group): group for group in shared}
         late: Collection[asyncio.Future[None]] = waits
         if not self._stopped:
             _, late = await asyncio.wait(waits, timeout=timeout)
         if self._stopped:
             raise ShuttingDown
-        if late:
-            groups = [waits[each] for each in late]
-            reason = self._why_left() or next(filter(None, map(self._why_leaderless, groups)), "")
-            raise Unavailable(reason or self._why_late(groups, timeout))
+        return [waits[each] for each in late]
 
     def is_behind(self, group: RaftGroup) -> bool:
         """True if this node has not applied what a leader has confirmed for a read."""

@@ -185,7 +185,8 @@ class KafkaPixyServicer(object):
         INVALID_ARGUMENT (3)  unknown cluster, or an empty group;
         NOT_FOUND (5)         no such topic;
         INTERNAL (13)         a fault of the daemon, described in its log;
-        UNAVAILABLE (14)      the cluster cannot be reached.
+        UNAVAILABLE (14)      the cluster cannot be reached, or a partition has no leader. The message
+        names it; nothing is returned, as lag would look smaller than it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -132,7 +132,8 @@ class KafkaPixyStub:
       INVALID_ARGUMENT (3)  unknown cluster, or an empty group;
       NOT_FOUND (5)         no such topic;
       INTERNAL (13)         a fault of the daemon, described in its log;
-      UNAVAILABLE (14)      the cluster cannot be reached.
+      UNAVAILABLE (14)      the cluster cannot be reached, or a partition has no leader. The message
+                            names it; nothing is returned, as lag would look smaller than it is.
     """
     SetOffsets: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.SetOffsetsRq, _kafkapixy_pb2.SetOffsetsRs]
     """Moves a consumer group to other offsets, all of them or none, also while it consumes: acks of
@@ -278,7 +279,8 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       INVALID_ARGUMENT (3)  unknown cluster, or an empty group;
       NOT_FOUND (5)         no such topic;
       INTERNAL (13)         a fault of the daemon, described in its log;
-      UNAVAILABLE (14)      the cluster cannot be reached.
+      UNAVAILABLE (14)      the cluster cannot be reached, or a partition has no leader. The message
+                            names it; nothing is returned, as lag would look smaller than it is.
     """
     SetOffsets: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.SetOffsetsRq, _kafkapixy_pb2.SetOffsetsRs]  # type: ignore[assignment]
     """Moves a consumer group to other offsets, all of them or none, also while it consumes: acks of
@@ -445,7 +447,8 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           INVALID_ARGUMENT (3)  unknown cluster, or an empty group;
           NOT_FOUND (5)         no such topic;
           INTERNAL (13)         a fault of the daemon, described in its log;
-          UNAVAILABLE (14)      the cluster cannot be reached.
+          UNAVAILABLE (14)      the cluster cannot be reached, or a partition has no leader. The message
+                                names it; nothing is returned, as lag would look smaller than it is.
         """
 
     @_abc_1.abstractmethod

@@ -319,8 +319,13 @@ class RangesRequest(_message.Message):
 
     RAFT_GROUPS_FIELD_NUMBER: _builtins.int
     UNCONFIRMED_FIELD_NUMBER: _builtins.int
+    PATIENCE_MS_FIELD_NUMBER: _builtins.int
     unconfirmed: _builtins.bool
     """As far as the replicas know, without asking their leaders. An older release asks."""
+    patience_ms: _builtins.int
+    """Milliseconds after which partitions whose leaders have not answered are `unknown`, up to 5000.
+    0, or an older release: the call fails if it cannot tell of all.
+    """
     @_builtins.property
     def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -328,10 +333,11 @@ class RangesRequest(_message.Message):
         *,
         raft_groups: _abc.Iterable[_builtins.int] | None = ...,
         unconfirmed: _builtins.bool = ...,
+        patience_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_groups", b"raft_groups", "unconfirmed", b"unconfirmed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["patience_ms", b"patience_ms", "raft_groups", b"raft_groups", "unconfirmed", b"unconfirmed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -345,19 +351,29 @@ class RangesResponse(_message.Message):
 
     BEGINS_FIELD_NUMBER: _builtins.int
     ENDS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """The reason, of one of them."""
     @_builtins.property
     def begins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def unknown(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Raft groups of which nothing is known; their begins and ends are -1."""
+
     def __init__(
         self,
         *,
         begins: _abc.Iterable[_builtins.int] | None = ...,
         ends: _abc.Iterable[_builtins.int] | None = ...,
+        unknown: _abc.Iterable[_builtins.int] | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "ends", b"ends"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "ends", b"ends", "reason", b"reason", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

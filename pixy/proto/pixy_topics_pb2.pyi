@@ -492,7 +492,9 @@ class PartitionDescription(_message.Message):
 
     @_builtins.property
     def offsets(self) -> Global___OffsetRange:
-        """Offset range of the partition. Set by DescribeTopic only."""
+        """Offset range of the partition. Set by DescribeTopic only, and only if the partition has a leader
+        that answers: nobody else knows where it ends.
+        """
 
     @_builtins.property
     def moves_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

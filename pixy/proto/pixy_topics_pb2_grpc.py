@@ -147,7 +147,8 @@ class TopicsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopic(self, request, context):
-        """Describes a topic, including the offsets of its partitions. Never creates the topic.
+        """Describes a topic, including the offsets of its partitions. A partition without a leader has no
+        `offsets` in the answer, and holds up no other one. Never creates the topic.
 
         Status codes:
         NOT_FOUND (5)  no such topic.

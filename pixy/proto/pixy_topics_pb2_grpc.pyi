@@ -109,7 +109,8 @@ class TopicsStub:
       OUT_OF_RANGE (11)        an offset is above the end of its partition.
     """
     DescribeTopic: _grpc.UnaryUnaryMultiCallable[_pixy_topics_pb2.DescribeTopicRequest, _pixy_topics_pb2.TopicDescription]
-    """Describes a topic, including the offsets of its partitions. Never creates the topic.
+    """Describes a topic, including the offsets of its partitions. A partition without a leader has no
+    `offsets` in the answer, and holds up no other one. Never creates the topic.
 
     Status codes:
       NOT_FOUND (5)  no such topic.
@@ -193,7 +194,8 @@ class TopicsAsyncStub(TopicsStub):
       OUT_OF_RANGE (11)        an offset is above the end of its partition.
     """
     DescribeTopic: _aio.UnaryUnaryMultiCallable[_pixy_topics_pb2.DescribeTopicRequest, _pixy_topics_pb2.TopicDescription]  # type: ignore[assignment]
-    """Describes a topic, including the offsets of its partitions. Never creates the topic.
+    """Describes a topic, including the offsets of its partitions. A partition without a leader has no
+    `offsets` in the answer, and holds up no other one. Never creates the topic.
 
     Status codes:
       NOT_FOUND (5)  no such topic.
@@ -304,7 +306,8 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         request: _pixy_topics_pb2.DescribeTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pixy_topics_pb2.TopicDescription, _abc.Awaitable[_pixy_topics_pb2.TopicDescription]]:
-        """Describes a topic, including the offsets of its partitions. Never creates the topic.
+        """Describes a topic, including the offsets of its partitions. A partition without a leader has no
+        `offsets` in the answer, and holds up no other one. Never creates the topic.
 
         Status codes:
           NOT_FOUND (5)  no such topic.

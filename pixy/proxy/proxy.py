@@ -424,6 +424,8 @@ class Proxy:
 
         Raises:
             InvalidGroup, InvalidTopic, UnknownTopic.
+            Unavailable: a partition has no leader. Without it the lag of the group would look
+                smaller than it is.
         """
         await self._know(group, topic)
         before: bytes | None = None
@@ -432,8 +434,10 @@ class Proxy:
             before = now
             # The ranges last: the end is then above whatever had been committed.
             committed = await self._backend.committed_offsets(group, topic)
-            ranges = await self._backend.offset_ranges(topic)
+            ranges, unknown = await self._backend.known_ranges(topic)
             now = self._topic_id(topic)
+            for error in unknown.values():
+                raise error
         return [
             _partition_offsets(partition, served.begin, served.end, committed.get(partition))
             async for partition, served in in_steps(sorted(ranges.items()))
@@ -472,14 +476,14 @@ class Proxy:
         check_topic_name(name)
         return await self._backend.describe_topic(name)
 
-    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
-        """Begin and end of the log of each partition of a topic.
+    async def known_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        """Begin and end of the logs of those partitions of a topic that have a leader.
 
         Raises:
             InvalidTopic, UnknownTopic.
         """
         check_topic_name(topic)
-        return await self._backend.offset_ranges(topic)
+        return (await self._backend.known_ranges(topic)).ranges
 
     async def create_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str]

@@ -202,3 +202,34 @@ def test_partitions_of_which_no_node_is_up_are_named_also_when_none_comes_back(t
         assert problem.endswith(f"and node {cluster[4].id} will not come back: there cannot be one any more")
 
     run_cluster(scenario, tmp_path, 4)
+
+
+@pytest.mark.parametrize("replication", [1, 2])
+def test_the_ends_of_partitions_with_a_leader_are_known_while_others_have_none(
+    tmp_path: Path, replication: int
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        lost, loop = cluster[3].id, asyncio.get_running_loop()
+        config = {"replication": str(replication)}
+        described = (await cluster[1].backend.create_topic("topic", 6, config)).partitions
+        gone = {each.partition for each in described if lost in each.replicas}
+        assert 0 < len(gone) < 6
+        await asyncio.gather(*(cluster[1].append(b"a", partition=each) for each in range(6)))
+        await kill(cluster, 3)
+        await cluster[1].node.confirm_metadata(5.0)
+        for pause_s, patience_s in ((0.0, 0.5), (4.0, 5.0)):
+            await asyncio.sleep(pause_s)
+            for node in (cluster[1], cluster[2]):
+                begun = loop.time()
+                ranges, unknown = await node.backend.known_ranges("topic", patience_s=patience_s)
+                assert loop.time() - begun < 2.0
+                assert ranges == {number: (0, 1) for number in range(6) if number not in gone}
+                assert unknown.keys() == gone
+                assert f"partition {min(gone)} of topic topic" in str(unknown[min(gone)])
+                assert (await node.backend.known_ranges("topic", [min(gone), 9])).ranges == {}
+        await cluster[3].start()
+        await until(lambda: cluster[1].node.unreachable() == [])
+        assert (await cluster[1].backend.known_ranges("topic")).unknown == {}
+        assert (await cluster[1].backend.known_ranges("topic")).ranges.keys() == {*range(6)}
+
+    run_cluster(scenario, tmp_path)

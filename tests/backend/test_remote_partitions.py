@@ -348,3 +348,22 @@ def test_a_partition_that_was_never_used_has_its_only_replica_as_leader(tmp_path
         assert await led(await cluster.add()) == cluster[1].id
 
     run_cluster(scenario, tmp_path, 1)
+
+
+def test_a_replica_that_cannot_be_read_hides_no_ends_of_others_on_its_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        described = await cluster[1].backend.create_topic("topic", 6, {"replication": "1"})
+        await asyncio.gather(*(cluster[1].append(b"value", partition=each) for each in range(6)))
+        owner = cluster.by_id(described.partitions[0].replicas[0])
+        replica = owner.node.partition(TopicPartition("topic", 0))
+        assert replica is not None
+        replica.needs_copy = True
+        stranger = next(node for node in cluster.nodes.values() if node is not owner)
+        ranges, unknown = await stranger.backend.known_ranges("topic", patience_s=0.5)
+        assert ranges == {number: (0, 1) for number in range(1, 6)}
+        assert list(unknown) == [0]
+        assert f"node {owner.id} has no replica that can be read" in str(unknown[0])
+        replica.needs_copy = False
+        assert (await stranger.backend.known_ranges("topic")).unknown == {}
+
+    run_cluster(scenario, tmp_path)

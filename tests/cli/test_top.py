@@ -59,6 +59,25 @@ def test_top_shows_rates_and_lag(run: Run) -> None:
     ]
 
 
+def test_partitions_without_a_leader_do_not_change_the_rate(pixy: FakePixy, run: Run) -> None:
+    def describe(request: topics_pb.DescribeTopicRequest) -> topics_pb.TopicDescription:
+        looks = len(pixy.named("ListGroups"))
+        partitions = [
+            topics_pb.PartitionDescription(partition=0, offsets=topics_pb.OffsetRange(end=100 * looks)),
+            topics_pb.PartitionDescription(partition=1, leader=-1),
+        ]
+        if looks % 2:
+            partitions[1].offsets.end = 1_000_000
+        return topics_pb.TopicDescription(topic=request.topic, partitions=partitions)
+
+    pixy.answers |= {
+        "ListTopics": pb.ListTopicRs(topics={"t": pb.GetTopicMetadataRs()}),
+        "DescribeTopic": describe,
+    }
+    looks = [json.loads(line) for line in run("top", "-n", "3", "--json").stdout.splitlines()]
+    assert [look["topics"][0]["rate"] for look in looks] == [50, 50, 50]
+
+
 def test_top_prints_a_json_object_for_each_look(run: Run) -> None:
     looks = [json.loads(line) for line in run("top", "-n", "2", "--json").stdout.splitlines()]
     assert [look["topics"][0]["messages"] for look in looks] == [1195, 1295]

@@ -3,13 +3,13 @@ front.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from pixy.backend import OffsetCommit, TopicPartition
+from pixy.backend import KnownRanges, OffsetCommit, TopicPartition
 from pixy.consume import Offer
 from pixy.errors import TopicMissing, Unavailable, UnknownTopic
 from tests.consume.conftest import MakeWorld
@@ -312,6 +312,30 @@ async def test_a_partition_without_a_leader_does_not_block_the_others(make_world
     waiting = await world.consume()
     for _ in range(10):
         await world.pass_time(0.2)
+    assert waiting.values == [b"b"]
+
+
+async def test_partitions_that_answer_are_consumed_while_others_elect_a_leader(make_world: MakeWorld) -> None:
+    world, elected = make_world(2), asyncio.Event()
+    known_ranges = world.backend.known_ranges
+    electing = TopicPartition("t", 1)
+    world.backend.silent.add(electing)
+
+    async def wait(
+        topic: str, partitions: Collection[int] | None = None, *, patience_s: float = 5.0
+    ) -> KnownRanges:
+        if patience_s >= 3.0:
+            await elected.wait()
+        return await known_ranges(topic, partitions, patience_s=patience_s)
+
+    world.backend.known_ranges = wait  # type: ignore[method-assign]  # an election that lasts
+    world.log(0).append(b"a")
+    world.log(1).append(b"b")
+    assert (await world.consume()).values == [b"a"]
+    waiting = await world.consume()
+    world.backend.silent.clear()
+    elected.set()
+    await settle()
     assert waiting.values == [b"b"]
 
 

@@ -33,6 +33,7 @@ from pixy.backend import (
     ClusterStatus,
     DividedPart,
     FetchResult,
+    KnownRanges,
     OffsetCommit,
     OffsetRange,
     Published,
@@ -404,13 +405,22 @@ class FakeBackend:
         asked = [each for each in known if partitions is None or each.partition in partitions]
         for each in asked:
             if TopicPartition(topic, each.partition) in self.silent:
-                raise Unavailable(f"partition {each.partition} of topic {topic} has no leader")
+                raise _leaderless(topic, each.partition)
         logs = [self._logs[TopicPartition(topic, each.partition)] for each in asked]
         return {
             log.partition.partition: OffsetRange(log.begin, log.end)
             for log in logs
             if log.partition not in self.unready
         }
+
+    async def known_ranges(
+        self, topic: str, partitions: Collection[int] | None = None, *, patience_s: float = 5.0
+    ) -> KnownRanges:
+        known = {each.partition for each in self._known(topic).partitions}
+        asked = known if partitions is None else known.intersection(partitions)
+        silent = {each for each in asked if TopicPartition(topic, each) in self.silent}
+        ranges = await self.offset_ranges(topic, asked - silent)
+        return KnownRanges(ranges, {each: _leaderless(topic, each) for each in sorted(silent)})
 
     async def log_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
         return await self.offset_ranges(topic)
@@ -778,6 +788,10 @@ class FakeBackend:
         )
         self.status = replace(self.status, nodes=left, groups=groups)
         self.left.append((how, node_id))
+
+
+def _leaderless(topic: str, partition: int) -> Unavailable:
+    return Unavailable(f"partition {partition} of topic {topic} has no leader")
 
 
 def _check_partitions(partitions: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from pixy.backend import OffsetCommit
+from pixy.backend import OffsetCommit, TopicPartition
 from pixy.clock import SystemClock
 from pixy.config import ConsumerConfig, ProducerConfig, ProxyConfig
 from pixy.consume import ConsumeRequest, Offer
@@ -208,13 +208,25 @@ async def test_without_auto_creation_a_missing_topic_is_bad_input_for_produce_an
     assert await proxy.list_topics() == []
 
 
+async def test_offsets_are_those_of_all_partitions_or_of_none(fake_proxy: Proxy) -> None:
+    """A partition that is left out would count as one without lag."""
+    backend: Any = fake_proxy._backend
+    backend.create("t", 3)
+    backend.silent.add(TopicPartition("t", 1))
+    with pytest.raises(Unavailable, match="partition 1 of topic t has no leader"):
+        await fake_proxy.get_offsets("g", "t")
+    assert (await fake_proxy.known_ranges("t")).keys() == {0, 2}
+    backend.silent.clear()
+    assert [each.partition for each in await fake_proxy.get_offsets("g", "t")] == [0, 1, 2]
+
+
 async def test_read_only_calls_never_create_a_topic(open_proxy: Open) -> None:
     proxy = await open_proxy()
     for call in (
         proxy.get_offsets("g", "t"),
         proxy.set_offsets("g", "t", []),
         proxy.describe_topic("t"),
-        proxy.offset_ranges("t"),
+        proxy.known_ranges("t"),
         ack(proxy, 0),
     ):
         with pytest.raises(UnknownTopic, match="unknown topic t"):
@@ -246,7 +258,7 @@ async def test_invalid_topic_names_are_rejected_everywhere(open_proxy: Open, nam
         ack(proxy, 0, topic=name),
         proxy.get_offsets("g", name),
         proxy.describe_topic(name),
-        proxy.offset_ranges(name),
+        proxy.known_ranges(name),
         proxy.create_topic(name, 1, {}),
         proxy.alter_topic(name, 2, {}),
         proxy.delete_topic(name),
@@ -273,7 +285,7 @@ async def test_a_topic_grows_and_is_deleted(fake_proxy: Proxy) -> None:
     await produce(proxy, b"x")
     altered = await proxy.alter_topic("t", 2, {"retention_ms": None, "segment_ms": "3"})
     assert (len(altered.partitions), altered.config) == (2, {"segment_ms": "3"})
-    assert await proxy.offset_ranges("t") == {0: (0, 1), 1: (0, 0)}
+    assert await proxy.known_ranges("t") == {0: (0, 1), 1: (0, 0)}
     assert len((await proxy.alter_topic("t", None, {})).partitions) == 2
     await proxy.delete_topic("t")
     for call in (proxy.describe_topic("t"), proxy.alter_topic("t", 3, {}), proxy.delete_topic("t")):

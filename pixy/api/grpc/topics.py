@@ -96,7 +96,7 @@ class TopicsService:
         """# pixy_topics.proto: DescribeTopic"""
         proxy = proxy_of(self._proxies, request.cluster)
         topic = await proxy.describe_topic(request.topic)
-        return await _description(call, topic, await proxy.offset_ranges(request.topic))
+        return await _description(call, topic, await proxy.known_ranges(request.topic))
 
     async def list_groups(self, request: pb.ListGroupsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_topics.proto: ListGroups"""
@@ -135,7 +135,7 @@ async def _description(
 ) -> JoinedMessage:
     """A topic as a `TopicDescription`.
 
-    A partition that came or went during the request has no offset range.
+    A partition that came or went during the request, or has no leader, has no offset range.
     """
     return await join_in_steps(call, _parts(topic, ranges or {}))
 

@@ -4,7 +4,7 @@ them, and what its consumers answer.
 A call is never passed on: the caller knows which nodes have replicas.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from pixy.aio.steps import in_steps
 from pixy.backend.embedded.local_partitions import LocalPartitions
@@ -28,6 +28,9 @@ from pixy.proto.node_calls_pb2 import (
     TimestampRequest,
     TimestampResponse,
 )
+from pixy.records import OffsetRange
+
+_UNKNOWN = OffsetRange(-1, -1)
 
 
 class CallHandlers:
@@ -100,11 +103,35 @@ class CallHandlers:
         groups = request.raft_groups
         if len(set(groups)) < len(groups):
             raise InvalidArgument(f"{len(groups)} raft groups, of which some are there twice")
+        if request.patience_ms:
+            return await self._known_ranges(groups, min(request.patience_ms / 1000, CONFIRM_S))
         replicas = [await self._replica(raft_group) async for raft_group in in_steps(groups)]
         ranges = list(
             (await self._partitions.offset_ranges(replicas, confirmed=not request.unconfirmed)).values()
         )
         return RangesResponse(begins=[each.begin for each in ranges], ends=[each.end for each in ranges])
+
+    async def _known_ranges(self, groups: Sequence[int], patience_s: float) -> RangesResponse:
+        self._check_running()
+        numbers: dict[int, int] = {}
+        replicas: list[PartitionReplica] = []
+        async for raft_group in in_steps(groups):
+            replica = self._node.find_partition(raft_group)
+            if replica is not None and not replica.needs_copy:
+                numbers[raft_group] = replica.partition.partition
+                replicas.append(replica)
+        known = await self._partitions.known_ranges(replicas, patience_s)
+        response = RangesResponse()
+        async for raft_group in in_steps(groups):
+            number = numbers.get(raft_group)
+            found = _UNKNOWN if number is None else known.ranges.get(number, _UNKNOWN)
+            response.begins.append(found.begin)
+            response.ends.append(found.end)
+            if found is _UNKNOWN:
+                response.unknown.append(raft_group)
+        reasons = map(str, known.unknown.values())
+        response.reason = next(reasons, f"node {self._node.node_id} has no replica that can be read")
+        return response
 
     async def _timestamp(self, request: TimestampRequest) -> TimestampResponse:
         replica = await self._replica(request.raft_group)

@@ -31,7 +31,7 @@ from pixy.backend.embedded.local_partitions import LocalPartitions, fault_of
 from pixy.backend.embedded.neighbour_calls import NeighbourCalls
 from pixy.backend.embedded.node_staging import NodeStaging
 from pixy.backend.embedded.node_start import NodeStart
-from pixy.backend.embedded.partition_router import PartitionRoute, PartitionRouter
+from pixy.backend.embedded.partition_router import CONFIRM_S, PartitionRoute, PartitionRouter
 from pixy.backend.embedded.producer_ids import ProducerIds
 from pixy.backend.embedded.remote_leaders import RemoteLeaders
 from pixy.backend.embedded.remote_partitions import RemotePartitions
@@ -44,6 +44,7 @@ from pixy.backend.protocol import (
     BrokerNodes,
     ConsumerMembership,
     FetchResult,
+    KnownRanges,
     OffsetsChanged,
     Owner,
     Revocation,
@@ -381,6 +382,32 @@ class EmbeddedBackend:
                 if routes == before:
                     raise
 
+    async def known_ranges(
+        self, topic: str, partitions: Collection[int] | None = None, *, patience_s: float = CONFIRM_S
+    ) -> KnownRanges:
+        self._check_served()
+        count = len((await self._finder.topic(topic)).raft_groups)
+        wanted = range(count) if partitions is None else sorted({*partitions})
+        routes = await self._routes(topic, [each for each in wanted if 0 <= each < count])
+        ranges = dict[int, OffsetRange]()
+        while True:
+            found = await self._known_of(routes, patience_s)
+            ranges |= found.ranges
+            # Replicas may have moved meanwhile.
+            before = [each for each in routes if each.partition.partition in found.unknown]
+            routes = await self._routes(topic, sorted(found.unknown))
+            if routes == before:
+                return KnownRanges(dict(sorted(ranges.items())), dict(sorted(found.unknown.items())))
+
+    async def _known_of(self, routes: Iterable[PartitionRoute], patience_s: float) -> KnownRanges:
+        here, elsewhere = await self._divided(routes)
+        if not elsewhere:
+            return await self._local.known_ranges(here, patience_s)
+        found = await asyncio.gather(
+            self._local.known_ranges(here, patience_s), self._remote.known_ranges(elsewhere, patience_s)
+        )
+        return KnownRanges({**found[0].ranges, **found[1].ranges}, {**found[0].unknown, **found[1].unknown})
+
     async def _routes(self, topic: str, numbers: Iterable[int]) -> list[PartitionRoute]:
         """Routes to partitions, in their order."""
         routes: list[PartitionRoute] = []
@@ -395,6 +422,16 @@ class EmbeddedBackend:
         return routes
 
     async def _ranges_of(self, routes: Iterable[PartitionRoute]) -> Mapping[int, OffsetRange]:
+        here, elsewhere = await self._divided(routes)
+        if not elsewhere:
+            return await self._local.offset_ranges(here)
+        found = await asyncio.gather(self._local.offset_ranges(here), self._remote.offset_ranges(elsewhere))
+        return dict(sorted((found[0] | found[1]).items()))
+
+    async def _divided(
+        self, routes: Iterable[PartitionRoute]
+    ) -> tuple[list[PartitionReplica], list[RemotePartition]]:
+        """The partitions with a replica here, and the others."""
         here: list[PartitionReplica] = []
         elsewhere: list[RemotePartition] = []
         async for place in in_steps(routes):
@@ -402,10 +439,7 @@ class EmbeddedBackend:
                 here.append(place)
             else:
                 elsewhere.append(place)
-        if not elsewhere:
-            return await self._local.offset_ranges(here)
-        found = await asyncio.gather(self._local.offset_ranges(here), self._remote.offset_ranges(elsewhere))
-        return dict(sorted((found[0] | found[1]).items()))
+        return here, elsewhere
 
     async def log_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
         self._check_served()

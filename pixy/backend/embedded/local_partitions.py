@@ -13,8 +13,9 @@ from typing import TypeVar
 from pixy.aio.byte_semaphore import ByteSemaphore
 from pixy.aio.futures import resolve
 from pixy.aio.one_thread import OneThread
+from pixy.aio.steps import in_steps
 from pixy.backend.embedded.partition_router import CONFIRM_S
-from pixy.backend.protocol import FetchResult
+from pixy.backend.protocol import FetchResult, KnownRanges
 from pixy.backend.timestamps import first_since
 from pixy.cluster import Node, PartitionReplica
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
@@ -132,11 +133,26 @@ class LocalPartitions:
         ranges: dict[int, OffsetRange] = {}
         for replica in found:
             _check_present(replica)
-            log = replica.log
-            ranges[replica.partition.partition] = OffsetRange(log.begin_offset, log.end_offset)
+            ranges[replica.partition.partition] = _range_of(replica)
             if not len(ranges) % _PARTITIONS_PER_ITERATION:
                 await asyncio.sleep(0)
         return ranges
+
+    async def known_ranges(self, replicas: Iterable[PartitionReplica], patience_s: float) -> KnownRanges:
+        """As `Backend.known_ranges`."""
+        found = list(replicas)
+        shared = [each for each in found if _is_shared(each) and not each.deleted]
+        late = await self._node.confirm_each(shared, patience_s) if shared else {}
+        ranges, unknown = dict[int, OffsetRange](), dict[int, PixyError]()
+        async for replica in in_steps(found):
+            number = replica.partition.partition
+            if replica in late:
+                unknown[number] = late[replica]
+            elif replica.is_absent:
+                unknown[number] = _absence(replica)
+            else:
+                ranges[number] = _range_of(replica)
+        return KnownRanges(ranges, unknown)
 
     async def offset_for_timestamp(self, replica: PartitionReplica, timestamp_ms: int) -> int | None:
         """As `Backend.offset_for_timestamp`."""
@@ -241,7 +257,15 @@ def _check_ready(replica: PartitionReplica) -> None:
 
 def _check_present(replica: PartitionReplica) -> None:
     if replica.is_absent:
-        raise Unavailable(f"the replica of {replica.partition} has gone to other nodes, or comes from there")
+        raise _absence(replica)
+
+
+def _absence(replica: PartitionReplica) -> Unavailable:
+    return Unavailable(f"the replica of {replica.partition} has gone to other nodes, or comes from there")
+
+
+def _range_of(replica: PartitionReplica) -> OffsetRange:
+    return OffsetRange(replica.log.begin_offset, replica.log.end_offset)
 
 
 def _check_opened(replica: PartitionReplica, log: PartitionLog) -> None:

@@ -9,13 +9,13 @@ end: thousands of readers do not take the calls that a connection may have in fl
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 
 from pixy.aio.futures import resolve
 from pixy.backend.embedded.neighbour_calls import NeighbourCalls
-from pixy.backend.protocol import FetchResult
+from pixy.backend.protocol import FetchResult, KnownRanges
 from pixy.cluster import Node, PeerMethod, RemotePartition, ReplicaCalls
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import CorruptData, PixyError, Unavailable
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import (
     DeleteRecordsRequest,
@@ -36,11 +36,14 @@ FETCH_BYTES_MAX = 16 << 20
 
 _FRAME_BYTES_MAX = 2**31
 """A first batch may be larger than what was asked for: so the largest frame."""
-_RANGE_BYTES_MAX = 20
-"""Of the two numbers of a partition."""
+_RANGE_BYTES_MAX = 30
+"""Of the two numbers of a partition, or these and its raft group."""
+_REASON_BYTES_MAX = 1000
 _PATIENCE_S = 5.0
 """Seconds in which a replica is looked for that answers."""
 _ATTEMPT_S = 5.0
+_ANSWER_S = 1.0
+"""For an answer of another node after its own patience, or without any."""
 _POLL_S = 20.0
 """Longest wait for records in one call."""
 _SEARCH_S = 60.0
@@ -157,13 +160,40 @@ class RemotePartitions:
         raft_groups = [target.raft_group for target in targets]
         wanted = RangesRequest(raft_groups=raft_groups, unconfirmed=not confirmed)
         answer = await self._offsets(targets[0], OffsetsRequest(ranges=wanted), _ATTEMPT_S)
-        found = decode_answer(RangesResponse, answer, _RANGE_BYTES_MAX * (1 + len(targets)))
-        if not len(found.begins) == len(found.ends) == len(targets):
-            raise Unavailable(f"a node answers with {len(found.ends)} ends of {len(targets)} partitions")
-        return {
-            target.partition.partition: OffsetRange(begin, end)
-            for target, begin, end in zip(targets, found.begins, found.ends, strict=True)
-        }
+        return dict(_known_of(targets, answer).ranges)
+
+    async def known_ranges(self, targets: Iterable[RemotePartition], patience_s: float) -> KnownRanges:
+        """As `Backend.known_ranges`; a call per set of replicas, which is asked as one."""
+        by_replicas: dict[tuple[int, ...], list[RemotePartition]] = {}
+        for target in targets:
+            by_replicas.setdefault(target.replicas, []).append(target)
+        ranges, unknown = dict[int, OffsetRange](), dict[int, PixyError]()
+        asked = (self._known(some, patience_s) for some in by_replicas.values())
+        for found in await asyncio.gather(*asked):
+            ranges |= found.ranges
+            unknown |= found.unknown
+        return KnownRanges(ranges, unknown)
+
+    async def _known(self, targets: list[RemotePartition], patience_s: float) -> KnownRanges:
+        wanted = RangesRequest(
+            raft_groups=[target.raft_group for target in targets],
+            patience_ms=max(1, round(1000 * patience_s)),
+        )
+        request = OffsetsRequest(ranges=wanted).SerializeToString()
+        calls = self._calls
+
+        async def ask(node_id: int) -> KnownRanges:
+            answer = await self._offset_calls.ask(calls, node_id, request, patience_s + _ANSWER_S)
+            known = _known_of(targets, answer)
+            if not known.ranges:
+                # Another replica may know of a leader.
+                raise Unavailable(str(next(iter(known.unknown.values()))))
+            return known
+
+        try:
+            return await calls.ask_until_answered(targets[0], min(patience_s, _ANSWER_S), ask)
+        except (Unavailable, CorruptData) as error:
+            return KnownRanges({}, {each.partition.partition: error for each in targets})
 
     async def offset_for_timestamp(self, target: RemotePartition, timestamp_ms: int) -> int | None:
         """As `Backend.offset_for_timestamp`."""
@@ -186,6 +216,22 @@ class RemotePartitions:
             return self._offset_calls.ask(calls, node_id, payload, attempt_s)
 
         return await calls.ask_until_answered(target, _PATIENCE_S, ask)
+
+
+def _known_of(targets: Collection[RemotePartition], answer: bytes) -> KnownRanges:
+    """An answer of another node to a question for ranges."""
+    found = decode_answer(RangesResponse, answer, _RANGE_BYTES_MAX * (1 + len(targets)) + _REASON_BYTES_MAX)
+    if not len(found.begins) == len(found.ends) == len(targets):
+        raise Unavailable(f"a node answers with {len(found.ends)} ends of {len(targets)} partitions")
+    ranges, unknown = dict[int, OffsetRange](), dict[int, PixyError]()
+    groups = {*found.unknown}
+    for target, begin, end in zip(targets, found.begins, found.ends, strict=True):
+        number = target.partition.partition
+        if target.raft_group in groups:
+            unknown[number] = Unavailable(found.reason)
+        else:
+            ranges[number] = OffsetRange(begin, end)
+    return KnownRanges(ranges, unknown)
 
 
 def _now() -> float:

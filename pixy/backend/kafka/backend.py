@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from aiokafka.conn import create_conn
 
-from pixy.backend.kafka.client import Dial, KafkaClient
+from pixy.backend.kafka.client import SHORT_PATIENCE_S, Dial, KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
 from pixy.backend.kafka.delete_records import delete_records
 from pixy.backend.kafka.fetch import KafkaFetcher, OutOfRange
 from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.groups import GroupEnvironment, Groups
-from pixy.backend.kafka.list_offsets import list_offset, list_ranges
+from pixy.backend.kafka.list_offsets import known_ranges, list_offset, list_ranges
 from pixy.backend.kafka.neighbours import Neighbours
 from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.backend.kafka.options import KafkaOptions
@@ -37,6 +37,7 @@ from pixy.backend.protocol import (
     BrokerNodes,
     ConsumerMembership,
     FetchResult,
+    KnownRanges,
     OffsetsChanged,
     Owner,
     Revocation,
@@ -257,6 +258,14 @@ class KafkaBackend:
         if self.topic(topic) is None:
             await self._client.refresh([topic])
         return await list_ranges(self._client, topic, partitions)
+
+    async def known_ranges(
+        self, topic: str, partitions: Collection[int] | None = None, *, patience_s: float = SHORT_PATIENCE_S
+    ) -> KnownRanges:
+        self._check_running()
+        if self.topic(topic) is None:
+            await self._client.refresh([topic])
+        return await known_ranges(self._client, topic, partitions, patience_s)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         self._check_running()

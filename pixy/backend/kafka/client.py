@@ -59,7 +59,7 @@ _OPINION_S = 1.0
 """Time limit of a broker that is asked because another may lag behind."""
 _BACKOFF_MIN_S = 0.05
 _IDLE_MS = 540_000
-_PATIENCE_S = 5.0
+SHORT_PATIENCE_S = 5.0
 _PAUSE_MIN_S = 0.02
 _PAUSE_MAX_S = 0.5
 
@@ -552,12 +552,12 @@ class KafkaClient:
                 link.connection.close()
 
 
-def short_attempts() -> Attempts:
+def short_attempts(patience_s: float = SHORT_PATIENCE_S) -> Attempts:
     """Attempts of a short request, for some seconds.
 
     Only for requests that may be executed more than once.
     """
-    return Attempts(_PATIENCE_S, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
+    return Attempts(patience_s, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
 
 def _named(topics: Collection[str] | None) -> list[tuple[bytes, str, dict[int, bytes]]] | None:

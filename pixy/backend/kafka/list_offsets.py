@@ -9,8 +9,9 @@ consumer that believed this would get everything again. So the end is asked for 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pixy.backend.kafka.client import KafkaClient, short_attempts
+from pixy.backend.kafka.client import SHORT_PATIENCE_S, KafkaClient, short_attempts
 from pixy.backend.kafka.errors import error_for_code, is_retriable, is_stale
+from pixy.backend.protocol import KnownRanges
 from pixy.errors import PixyError, Unavailable, UnknownPartition, UnknownTopic
 from pixy.kafka_protocol.messages import LIST_OFFSETS, READ_COMMITTED
 from pixy.records import OffsetRange, TopicPartition
@@ -23,13 +24,23 @@ _END = -1
 
 async def list_ranges(
     client: KafkaClient, topic: str, numbers: Collection[int] | None = None
-) -> dict[int, OffsetRange]:
+) -> Mapping[int, OffsetRange]:
     """Begin and end of the logs of a topic's partitions: of all, or of some.
 
     Raises:
         UnknownTopic: there is none.
         Unavailable: a leader could not be reached before the patience was used up.
     """
+    known = await known_ranges(client, topic, numbers, SHORT_PATIENCE_S)
+    for failure in known.unknown.values():
+        raise failure
+    return known.ranges
+
+
+async def known_ranges(
+    client: KafkaClient, topic: str, numbers: Collection[int] | None, patience_s: float
+) -> KnownRanges:
+    """As `Backend.known_ranges`."""
     known = client.metadata.topics.get(topic)
     if known is None:
         raise UnknownTopic(f"unknown topic {topic}")
@@ -38,39 +49,51 @@ async def list_ranges(
         for each in known.partitions
         if numbers is None or each.partition in numbers
     ]
+    failures: dict[TopicPartition, PixyError] = {}
     try:
-        begins = await _list(client, partitions, _BEGIN)
-        ends = await _list(client, partitions, _END)
-        latest = await _list(client, partitions, _END)
+        begins = await _list(client, partitions, _BEGIN, patience_s, failures)
+        ends = await _list(client, begins, _END, patience_s, failures)
+        latest = await _list(client, ends, _END, patience_s, failures)
     except UnknownPartition:
         raise UnknownTopic(f"topic {topic} was deleted") from None
-    return {
-        each.partition: OffsetRange(begins[each], max(begins[each], ends[each], latest[each]))
-        for each in partitions
-    }
+    return KnownRanges(
+        {
+            each.partition: OffsetRange(begins[each], max(begins[each], ends[each], latest[each]))
+            for each in latest
+        },
+        {each.partition: failures[each] for each in sorted(failures)},
+    )
 
 
 async def list_offset(client: KafkaClient, partition: TopicPartition, timestamp_ms: int) -> int | None:
     """The first offset whose record's timestamp is at or after `timestamp_ms`, None if there is
     none.
     """
-    found = (await _list(client, [partition], max(timestamp_ms, 0)))[partition]
-    return None if found < 0 else found
+    failures: dict[TopicPartition, PixyError] = {}
+    found = await _list(client, [partition], max(timestamp_ms, 0), SHORT_PATIENCE_S, failures)
+    for failure in failures.values():
+        raise failure
+    return None if found[partition] < 0 else found[partition]
 
 
 async def _list(
-    client: KafkaClient, partitions: Iterable[TopicPartition], timestamp: int
+    client: KafkaClient,
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    patience_s: float,
+    failures: dict[TopicPartition, PixyError],
 ) -> Mapping[TopicPartition, int]:
+    """Offsets of the partitions that answer; the errors of the others are added to `failures`."""
     left = set(partitions)
     found: dict[TopicPartition, int] = {}
-    attempts = short_attempts()
+    attempts = short_attempts(patience_s)
     while left:
-        failure: PixyError | None = None
+        failed: dict[TopicPartition, PixyError] = {}
         for leader, asked in _by_leader(client, left).items():
             try:
                 answer = await _ask(client, leader, asked, timestamp)
             except PixyError as error:
-                failure = error
+                failed |= dict.fromkeys(asked, error)
                 continue
             for topic, results in answer.topics:
                 for number, code, _, offset in results:
@@ -80,11 +103,18 @@ async def _list(
                         left.discard(partition)
                         continue
                     failure = error_for_code(code, f"cannot read the offsets of {topic}-{number}")
-                    if not (is_retriable(code) or is_stale(code)):
-                        raise failure
+                    if is_retriable(code) or is_stale(code):
+                        failed[partition] = failure
+                    else:
+                        failures[partition] = failure
+                        left.discard(partition)
         if left:
-            failure = failure or Unavailable("Kafka has not answered in time")
-            await attempts.again(failure)
+            failure = next(iter(failed.values()), Unavailable("Kafka has not answered in time"))
+            try:
+                await attempts.again(failure)
+            except PixyError:
+                failures |= {each: failed.get(each, failure) for each in left}
+                break
             await _refresh(client, {each.topic for each in left}, failure)
     return found
 

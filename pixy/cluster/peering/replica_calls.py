@@ -13,12 +13,14 @@ Nodes that cannot be reached come last, because a connection may be up again bef
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from pixy.aio.retries import Backoff
 from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError, ShuttingDown, Unavailable
 from pixy.records import TopicPartition
+
+T = TypeVar("T")
 
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 0.5
@@ -104,8 +106,8 @@ class ReplicaCalls:
         return self.ask_until_answered(target, timeout, ask)
 
     async def ask_until_answered(
-        self, target: RemotePartition, timeout: float, ask: Callable[[int], Coroutine[None, None, bytes]]
-    ) -> bytes:
+        self, target: RemotePartition, timeout: float, ask: Callable[[int], Coroutine[None, None, T]]
+    ) -> T:
         """Ask the replicas of a partition until one answers.
 
         Args:

@@ -17,6 +17,7 @@ from pixy.cluster.status.status import (
 )
 from pixy.cluster.status.status_messages import decode_status, encode_status
 from pixy.cluster.status.status_problems import problems
+from pixy.cluster.status.status_words import counted
 from pixy.cluster.status.stop_checks import (
     leaving_beside,
     reasons_to_keep,
@@ -38,6 +39,7 @@ __all__ = [
     "RaftGroupStatus",
     "SelfReports",
     "StatusReports",
+    "counted",
     "decode_status",
     "encode_status",
     "leaving_beside",

@@ -43,7 +43,6 @@ from pixy.consume.group.revocations import Revocations
 from pixy.consume.group.subscription import Subscription
 from pixy.consume.partition import ConsumeEnvironment, GroupCommits, LivePartition
 from pixy.errors import (
-    CorruptData,
     DeadlineExceeded,
     OffsetsSet,
     OwnedElsewhere,
@@ -62,8 +61,10 @@ _MOVING_S = 3.0
 """Time for a group to be joined again when the drain of a move is over, before offsets are set."""
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
-_PIECES = 16
-"""Parts of a topic that are asked on their own when the whole does not answer."""
+_SOON_S = 0.5
+"""Time that partitions have to answer before those that have are consumed."""
+_ELECTION_S = 5.0
+"""Time that the others have: longer than the election of a leader takes."""
 _STARTED_PER_ITERATION = 100
 """Partitions made live in one iteration of the event loop: a topic may have 10 000."""
 
@@ -438,24 +439,42 @@ class ConsumerGroup:
                     self._subscriptions[topic].notify()
 
     async def _start(self, subscription: Subscription, partitions: Sequence[int], topic_id: bytes) -> None:
-        """Make partitions live at the position of the group.
+        """Make partitions live at the position of the group, first those that answer soon.
+
+        Raises:
+            PixyError: the fault of one that does not answer.
+        """
+        begun = self._changes
+        left = await self._start_known(subscription, partitions, topic_id, _SOON_S)
+        if left and self._changes == begun:
+            left = await self._start_known(subscription, [*left], topic_id, _ELECTION_S)
+        for error in left.values():
+            raise error
+
+    async def _start_known(
+        self, subscription: Subscription, partitions: Sequence[int], topic_id: bytes, patience_s: float
+    ) -> Mapping[int, PixyError]:
+        """Make those partitions live whose ends are known.
 
         A rebalance in between aborts this without a commit: another process may have had the
         partitions and be ahead.
+
+        Returns:
+            Errors of the others; empty after a rebalance.
         """
         backend, topic = self._environment.backend, subscription.topic
         begun = self._changes
         # Before the lock: this may take until a partition has a leader, and commits go on.
-        ranges, fault = await self._ranges(topic, partitions)
-        if fault is not None and not ranges:
-            raise fault
+        ranges, unknown = await backend.known_ranges(topic, partitions, patience_s=patience_s)
         if self._changes != begun:
-            return
+            return {}
+        if not ranges and unknown:
+            return unknown
         async with self._commits.lock:
             if self._commits.has_leftover(topic):
                 # Of an earlier subscription, which has ended meanwhile.
                 self._work.set()
-                return
+                return {}
             committed = await backend.committed_offsets(self.name, topic)
             marks = backend.handed_out(self.name, topic)
             there = [partition for partition in partitions if partition in ranges]
@@ -471,27 +490,11 @@ class ConsumerGroup:
             for first, count in first_of_each(remarks):
                 self._warn(first._replace(fields={**first.fields, "partitions": count}))
             if self._changes != begun:
-                return
+                return {}
         subscription.notify()
-        absent = sorted(set(partitions) - set(ranges))
-        if absent:
-            raise fault or Unavailable(f"{topic}/{absent[0]} is assigned but not there yet")
-
-    async def _ranges(
-        self, topic: str, partitions: Sequence[int]
-    ) -> tuple[Mapping[int, OffsetRange], PixyError | None]:
-        """Offsets of the partitions that answer, and the error of one that does not."""
-        try:
-            return await self._environment.backend.offset_ranges(topic, partitions), None
-        except (Unavailable, CorruptData) as error:
-            fault = error
-        found: dict[int, OffsetRange] = {}
-        if len(partitions) > 1:
-            size = -(-len(partitions) // _PIECES)
-            pieces = [partitions[at : at + size] for at in range(0, len(partitions), size)]
-            for some, _ in await asyncio.gather(*(self._ranges(topic, piece) for piece in pieces)):
-                found.update(some)
-        return found, fault
+        absent = sorted(set(partitions).difference(ranges, unknown))
+        missing = {each: Unavailable(f"{topic}/{each} is assigned but not there yet") for each in absent}
+        return {**unknown, **missing}
 
     async def _start_part(
         self,

@@ -140,6 +140,15 @@ async def test_a_description_has_the_offsets_of_each_partition(
     assert all(each.HasField("offsets") for each in described.partitions)
 
 
+async def test_a_partition_without_a_leader_has_no_offsets_in_a_description(
+    fake_server: FakeServer, stub: TopicsAsyncStub
+) -> None:
+    await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=3))
+    fake_server.backend.silent.add(TopicPartition("t", 1))
+    described = await describe(stub)
+    assert [each.HasField("offsets") for each in described.partitions] == [True, False, True]
+
+
 async def test_a_deleted_topic_is_unknown_and_a_recreated_one_is_empty(
     channel: grpc.aio.Channel, stub: TopicsAsyncStub
 ) -> None:
