@@ -48,7 +48,7 @@ from pixy.clock import Clock, SystemClock
 from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
 from pixy.config import Config, ProxyConfig, check_files, effective_client_id, find_unverified
 from pixy.drain_report import report_drain
-from pixy.errors import Internal, StartError
+from pixy.errors import ConfigError, Internal, StartError
 from pixy.faults import FaultLog
 from pixy.management import ClusterParts, ManagementServer, Observed
 from pixy.multiraft import frame_bytes_max
@@ -420,6 +420,7 @@ class Daemon:
 
         Raises:
             DaemonFault: storage or a state machine broke.
+            ConfigError: others have joined this node, and it may not listen to them.
         """
         await self._stop.wait()
         self._raise_fault()
@@ -459,6 +460,8 @@ class Daemon:
         ]
 
     def _raise_fault(self) -> None:
+        if isinstance(self._fault, ConfigError):
+            raise self._fault
         if self._fault is not None:
             raise DaemonFault(str(self._fault) or repr(self._fault)) from self._fault
 

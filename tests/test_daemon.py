@@ -219,12 +219,16 @@ async def test_each_cluster_has_a_health_of_its_own(tmp_path: Path) -> None:
 async def test_a_daemon_that_waits_for_other_nodes_stops_without_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         own, missing = (f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other))
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("a secret of this test alone")
     flags = {
         "grpc_addr": "127.0.0.1:0",
         "tcp_addr": "",
         "kafka_addr": "",
         "data_dir": str(tmp_path),
         "peer_addr": own,
+        "cluster.secret_file": str(secret),
     }
     daemon = Daemon(load_config(None, {}, {**flags, "cluster.join": f"{own},{missing}"}))
     await daemon.start()

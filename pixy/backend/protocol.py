@@ -218,7 +218,7 @@ class Lease:
 
 
 class KnownRanges(NamedTuple):
-    """What is known of the ends of partitions.
+    """Ends of partitions, as far as they are known.
 
     Attributes:
         ranges: begin and end of the logs, by number of the partition.

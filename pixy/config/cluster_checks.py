@@ -46,12 +46,6 @@ def find_dangers(config: Config) -> Iterator[str]:
         yield "peers has no effect: no entry under proxies is a Kafka cluster"
     if "embedded" not in kinds and not config.peers:
         return
-    listed = "cluster.join" if join and "embedded" in kinds else "peers" if config.peers else ""
-    if listed and not config.cluster.secret_file and not config.cluster.tls.cert_file:
-        yield (
-            f"{listed} is set and cluster.secret_file is not: every process of this machine can join as a node, and then "
-            "read, write and delete everything. Set cluster.secret_file, the same on all nodes"
-        )
     if "embedded" in kinds and 0 < config.cluster.replace_after < _RESTART_S:
         yield (
             f"cluster.replace_after is {config.cluster.replace_after:g} s: a node that restarts for as long loses its replicas "
@@ -137,15 +131,27 @@ def _tls(config: Config) -> Iterator[Contradiction]:
 
 
 def _unprotected(config: Config) -> Iterator[Contradiction]:
+    """Nodes that nobody has to prove to be one of."""
+    if config.cluster.secret_file or config.cluster.tls.cert_file:
+        return
+    kinds = {proxy.kind for proxy in config.proxies.values()}
     far = _beyond_loopback(config)
-    if far and not config.cluster.secret_file and not config.cluster.tls.cert_file:
+    if far:
         options, addresses = zip(*far, strict=True)
-        message = (
-            f"{options[0]} has {addresses[0]}, which other machines can reach: nodes need cluster.secret_file, with the same "
-            "secret of 16 bytes or more on all of them, or cluster.tls. Without either use addresses of this machine, "
-            "such as 127.0.0.1:19094"
-        )
-        yield Contradiction(message, options)
+        who = f"{options[0]} has {addresses[0]}, which other machines can reach"
+    elif not config.peer_addr:
+        return
+    elif config.cluster.join and "embedded" in kinds:
+        options, who = ("cluster.join",), "cluster.join is set, so every process of this machine could join"
+    elif config.peers and "kafka" in kinds:
+        options, who = ("peers",), "peers is set, so every process of this machine could pass for one of them"
+    else:
+        return
+    message = (
+        f"{who}: nodes need a secret that all of them share. Write one to a file, with `umask 077; openssl rand -hex 32 > "
+        "FILE`, and name that in cluster.secret_file (PIXY_CLUSTER__SECRET_FILE), on all nodes. Or set cluster.tls"
+    )
+    yield Contradiction(message, options)
 
 
 def _beyond_loopback(config: Config) -> list[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """Addresses of peers."""
 
-import ipaddress
 from typing import NamedTuple
 
 from pixy.config import split_address, why_not_dialled
@@ -35,13 +34,3 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if no other machine can have this address. Names other than localhost may."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False

@@ -25,8 +25,8 @@ class PeerOptions:
         clusters: keys of embedded clusters whose `Peers.channel` may be made later.
         secrets: shared by all nodes, and never sent: each handshake proves the first one and
             accepts any. May change at any time; none: nothing is proven.
-        mutual_tls: the network authenticates both sides. Without it or a secret, only loopback
-            addresses are allowed.
+        mutual_tls: the network authenticates both sides. Without it or a secret, nobody is dialled
+            or listened to.
         alive_s: a connection that has sent nothing for this long sends a small frame.
         silence_s: a connection that has received nothing for this long ends.
         handshake_s: limit of connecting and handshake.

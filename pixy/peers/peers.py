@@ -8,7 +8,7 @@ from random import Random, SystemRandom
 
 import structlog
 
-from pixy.errors import StartError
+from pixy.errors import ConfigError
 from pixy.faults import OnFault, report_to_loop
 from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
@@ -94,7 +94,8 @@ class Peers:
             the address with its real port; None: `options.address` is None.
 
         Raises:
-            StartError: the address cannot be used, or must not be.
+            StartError: the address cannot be used.
+            ConfigError: no secret and no certificates keep strangers out.
         """
         address = self._environment.options.address
         if address is None:
@@ -103,7 +104,7 @@ class Peers:
             if self._listening is None:
                 reason = why_unprotected(address, self._environment.options)
                 if reason is not None:
-                    raise StartError(f"peer_addr {reason}")
+                    raise ConfigError(f"peer_addr {reason}")
                 self._listening = await self._environment.network.listen(self._accept, address, self._admits)
         return self._listening.address
 

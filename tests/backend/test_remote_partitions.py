@@ -360,7 +360,7 @@ def test_a_replica_that_cannot_be_read_hides_no_ends_of_others_on_its_node(tmp_p
         replica.needs_copy = True
         stranger = next(node for node in cluster.nodes.values() if node is not owner)
         ranges, unknown = await stranger.backend.known_ranges("topic", patience_s=0.5)
-        assert ranges == {number: (0, 1) for number in range(1, 6)}
+        assert ranges == dict.fromkeys(range(1, 6), (0, 1))
         assert list(unknown) == [0]
         assert f"node {owner.id} has no replica that can be read" in str(unknown[0])
         replica.needs_copy = False

@@ -48,7 +48,13 @@ def test_serve_runs_the_daemon_and_prints_one_line_when_it_is_ready(daemon: Daem
     assert daemon.configs == [Config()]
 
 
-def test_every_flag_sets_its_option(daemon: Daemon, run_alone: Run) -> None:
+def test_every_flag_sets_its_option(
+    daemon: Daemon, run_alone: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("a secret of this test alone")
+    monkeypatch.setenv("PIXY_CLUSTER__SECRET_FILE", str(secret))
     result = run_alone(
         "serve",
         *("--data-dir", "d"),

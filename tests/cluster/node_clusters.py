@@ -86,7 +86,7 @@ class ClusterNode:
         seed = f"{cluster.seed} {self.number} {self._lives}"
         self._process = cluster.network.process(self.host)
         largest = frame_bytes_max(self.max_message_bytes)
-        options = PeerOptions(Address(self.host, _PORT), main_bytes_max=largest)
+        options = PeerOptions(Address(self.host, _PORT), mutual_tls=True, main_bytes_max=largest)
         self._peers = Peers(self._process, options, Random(seed), self.faults.append)
         await self._peers.start()
         self.node = Node(

@@ -10,6 +10,10 @@ HERE = "127.0.0.1:19094"
 THREE = "127.0.0.1:19094,127.0.0.1:19194,127.0.0.1:19294"
 FAR = {"peer_addr": "10.0.0.1:19094", "cluster.join": "10.0.0.1:19094,10.0.0.2:19094,10.0.0.3:19094"}
 TLS = {"cluster.tls.cert_file": "c.pem", "cluster.tls.key_file": "k.pem", "cluster.tls.ca_file": "a.pem"}
+NEEDS = (
+    "nodes need a secret that all of them share. Write one to a file, with `umask 077; openssl rand -hex 32 > FILE`, and "
+    "name that in cluster.secret_file (PIXY_CLUSTER__SECRET_FILE), on all nodes. Or set cluster.tls"
+)
 
 
 @pytest.fixture
@@ -28,18 +32,21 @@ def problems_of(**flags: Any) -> list[str]:
 
 @pytest.mark.parametrize("join", ["", HERE, THREE, "localhost:1,127.0.0.1:19094"])
 def test_a_join_list_that_names_this_node_is_accepted(join: str) -> None:
-    assert load_config(None, {}, {"cluster.join": join}).cluster.join == tuple(filter(None, join.split(",")))
+    assert load_config(None, {}, {**TLS, "cluster.join": join}).cluster.join == tuple(
+        filter(None, join.split(","))
+    )
 
 
 def test_a_file_has_a_join_list_as_a_list_or_a_text(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     for written in ("[127.0.0.1:19094, 127.0.0.1:19194]", "127.0.0.1:19094, 127.0.0.1:19194"):
         file.write_text(f"cluster:\n  join: {written}\n")
-        assert load_config(file, {}, {}).cluster.join == ("127.0.0.1:19094", "127.0.0.1:19194")
+        assert load_config(file, {}, TLS).cluster.join == ("127.0.0.1:19094", "127.0.0.1:19194")
 
 
 def test_the_environment_has_a_join_list() -> None:
-    config = load_config(None, {"PIXY_CLUSTER__JOIN": THREE, "PIXY_ADVERTISED__PEER": "127.0.0.1:19194"}, {})
+    environment = {"PIXY_CLUSTER__JOIN": THREE, "PIXY_ADVERTISED__PEER": "127.0.0.1:19194"}
+    config = load_config(None, environment, TLS)
     assert config.cluster.join == tuple(THREE.split(","))
 
 
@@ -59,7 +66,7 @@ def test_an_entry_that_is_there_twice_is_rejected() -> None:
     ("own", "option"), [("peer_addr", "peer_addr"), ("advertised.peer", "advertised.peer")]
 )
 def test_a_join_list_without_this_node_is_rejected(own: str, option: str) -> None:
-    problems = problems_of(**{"cluster.join": THREE, own: "127.0.0.1:1"})
+    problems = problems_of(**{"cluster.join": THREE, own: "127.0.0.1:1", **TLS})
     assert problems == [
         f"--join: cluster.join does not name this node, which is 127.0.0.1:1 by {option}: add it, on all nodes, or set "
         "advertised.peer to the address in the list that is this node's (127.0.0.1:19094, 127.0.0.1:19194, 127.0.0.1:19294)"
@@ -70,7 +77,7 @@ def test_a_join_list_without_this_node_is_rejected(own: str, option: str) -> Non
 def test_a_node_that_belongs_to_a_cluster_may_have_left_the_address_in_the_list(
     own: str, tmp_path: Path
 ) -> None:
-    flags = {"cluster.join": THREE, own: "127.0.0.1:1", "data_dir": str(tmp_path)}
+    flags = {"cluster.join": THREE, own: "127.0.0.1:1", "data_dir": str(tmp_path), **TLS}
     assert len(problems_of(**flags)) == 1
     (tmp_path / "default").mkdir()
     (tmp_path / "default" / "identity").touch()
@@ -113,10 +120,24 @@ def test_a_peer_address_is_host_and_port() -> None:
 
 def test_addresses_beyond_loopback_need_a_secret_or_tls() -> None:
     assert problems_of(**FAR) == [
-        "--peer-addr: peer_addr has 10.0.0.1:19094, which other machines can reach: nodes need cluster.secret_file, with the "
-        "same secret of 16 bytes or more on all of them, or cluster.tls. Without either use addresses of this machine, "
-        "such as 127.0.0.1:19094"
+        f"--peer-addr: peer_addr has 10.0.0.1:19094, which other machines can reach: {NEEDS}"
     ]
+
+
+@pytest.mark.parametrize("join", [HERE, f"{HERE},127.0.0.2:19094,127.0.0.3:19094"])
+def test_nodes_on_one_machine_need_a_secret_or_tls_too(join: str, secret: str) -> None:
+    assert problems_of(**{"cluster.join": join}) == [
+        f"--join: cluster.join is set, so every process of this machine could join: {NEEDS}"
+    ]
+    for protection in ({"cluster.secret_file": secret}, TLS):
+        assert load_config(None, {}, {"cluster.join": join, **protection}).warnings == ()
+
+
+def test_a_node_that_lists_no_others_needs_no_secret() -> None:
+    assert load_config(None, {}, {}).peer_addr == HERE
+    kafka = {"proxy.kafka.seed_peers": "localhost:9092"}
+    assert load_config(None, {}, kafka).warnings == ()
+    assert load_config(None, {}, {**kafka, "cluster.join": HERE}).warnings != (), "without effect"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +167,7 @@ def test_the_files_of_tls_belong_together(missing: str) -> None:
 
 
 def test_a_cluster_of_two_gives_a_warning() -> None:
-    _, warning = load_config(None, {}, {"cluster.join": f"{HERE},127.0.0.1:19194"}).warnings
+    (warning,) = load_config(None, {}, {"cluster.join": f"{HERE},127.0.0.1:19194", **TLS}).warnings
     assert warning.startswith("cluster.join names two nodes")
 
 
@@ -164,17 +185,6 @@ def test_nodes_that_are_replaced_late_or_never_give_none(seconds: str) -> None:
 def test_a_negative_time_until_nodes_are_replaced_is_refused() -> None:
     (problem,) = problems_of(**{"cluster.replace_after": "-1s"})
     assert "cluster.replace_after" in problem
-
-
-@pytest.mark.parametrize(
-    "flags", [{"cluster.join": HERE}, {"cluster.join": f"{HERE},127.0.0.2:19094,127.0.0.3:19094"}]
-)
-def test_without_a_secret_a_warning_says_who_can_join(flags: dict[str, str], secret: str) -> None:
-    (warning,) = load_config(None, {}, flags).warnings
-    assert warning.startswith(
-        "cluster.join is set and cluster.secret_file is not: every process of this machine can"
-    )
-    assert load_config(None, {}, {**flags, "cluster.secret_file": secret}).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -198,7 +208,9 @@ def test_a_secret_that_may_be_guessed_gives_a_warning(tmp_path: Path, content: b
 def test_a_second_secret_is_for_a_change_of_the_first(tmp_path: Path, secret: str) -> None:
     second = tmp_path / "second"
     flags = {"cluster.join": HERE, "cluster.second_secret_file": str(second)}
-    assert "cluster.second_secret_file needs cluster.secret_file" in problems_of(**flags)[0]
+    assert any(
+        "cluster.second_secret_file needs cluster.secret_file" in each for each in problems_of(**flags)
+    )
     load_config(None, {}, {**flags, "cluster.secret_file": secret})
     second.touch(mode=0o600)
     (problem,) = problems_of(**flags, **{"cluster.secret_file": secret})
@@ -226,13 +238,18 @@ def test_a_join_list_has_no_effect_without_an_embedded_cluster() -> None:
 
 def test_the_list_of_pixies_in_front_of_kafka_is_checked_like_a_join_list() -> None:
     kafka = {"proxy.kafka.seed_peers": "localhost:9092"}
-    assert load_config(None, {}, {**kafka, "peers": THREE}).peers == tuple(THREE.split(","))
-    (problem,) = problems_of(**kafka, peers=THREE, peer_addr="127.0.0.1:1")
+    assert load_config(None, {}, {**kafka, **TLS, "peers": THREE}).peers == tuple(THREE.split(","))
+    (problem,) = problems_of(**kafka, **TLS, peers=THREE, peer_addr="127.0.0.1:1")
     assert "peers does not name this node, which is 127.0.0.1:1 by peer_addr" in problem
     (problem,) = problems_of(**kafka, peers=f"{HERE},host")
     assert 'peers has "host"; expected host:port of a node' in problem
-    (problem,) = problems_of(**kafka, peers=f"{HERE},10.0.0.1:19094")
-    assert "nodes need cluster.secret_file" in problem
+    for peers, why in (
+        (f"{HERE},10.0.0.1:19094", "other machines can reach"),
+        (THREE, "every process of this"),
+    ):
+        (problem,) = problems_of(**kafka, peers=peers)
+        assert why in problem
+        assert problem.endswith(NEEDS)
 
 
 def test_a_list_of_pixies_without_kafka_is_without_effect() -> None:

@@ -126,12 +126,10 @@ class Cluster:
         self.network = network or Loopback(nodes)
         numbers = range(1, nodes + 1)
         self.join = [self.network.advertised(number) for number in numbers]
-        options: dict[str, Any] = {"join": self.join}
-        if not all(address.startswith("127.") for address in self.join):
-            secret = folder / "secret"
-            secret.touch(mode=0o600)
-            secret.write_text(_SECRET)
-            options["secret_file"] = str(secret)
+        secret = folder / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(_SECRET)
+        options: dict[str, Any] = {"join": self.join, "secret_file": str(secret)}
         configs = {number: (own or {}).get(number, config or {}) for number in numbers}
         self.nodes = [
             ClusterNode(

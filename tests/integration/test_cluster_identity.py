@@ -192,8 +192,8 @@ def test_a_directory_is_used_twice(cluster: Cluster, tmp_path: Path) -> None:
     original.stop()
     shutil.copytree(original.folder / "data", tmp_path / "data")
     original.start()
-    join = {"join": [cluster.network.advertised(NODES + 1)]}
-    copy = ClusterNode(NODES + 1, cluster.network, tmp_path, {"cluster": join})
+    options = {**original.config["cluster"], "join": [cluster.network.advertised(NODES + 1)]}
+    copy = ClusterNode(NODES + 1, cluster.network, tmp_path, {"cluster": options})
     with loaded.produced() as producers, killed_in_the_end(copy):
         copy.start_nowait()
         for each in (copy, cluster[1], cluster[3]):

@@ -1,5 +1,5 @@
 """Secrets and certificates of the nodes of a cluster: a secret that is changed step by step, mutual
-TLS, and nodes that have neither.
+TLS, and nodes that have neither, which do not start.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode, killed_in_the_end
+from tests.integration.daemon import wait_until_refused
 from tests.integration.group_clients import GroupConsumers
 from tests.integration.loaded import LoadedCluster
 from tests.integration.networks import Loopback
@@ -119,6 +120,34 @@ def test_a_secret_is_changed_without_a_stop(tmp_path: Path) -> None:
         until_blocking(lambda: is_up(cluster), cluster.logs)
 
 
+def test_a_node_on_loopback_without_a_secret_does_not_start_and_says_how_to_make_one(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2) as cluster:
+        one, other = cluster.nodes
+        secret = one.config["cluster"]["secret_file"]
+        for node in cluster.nodes:
+            configure(
+                node, join=[cluster.join[0], cluster.join[node.number - 1]][: node.number], secret_file=""
+            )
+            code, log = wait_until_refused(node)
+            assert code == 2
+            assert "every process of this machine could join: nodes need a secret" in log
+            assert "openssl rand -hex 32" in log
+            assert "cluster.secret_file (PIXY_CLUSTER__SECRET_FILE)" in log
+            assert not (node.folder / "data").exists()
+            configure(node, secret_file=secret)
+            node.start()
+        # One that has others listens, whatever its list says: its directory knows.
+        until_blocking(lambda: len(one.status().nodes) == 2, cluster.logs)
+        one.stop()
+        configure(one, join=[], secret_file="")
+        code, log = wait_until_refused(one)
+        assert code == 2
+        assert "is for other nodes, and nobody has to prove to be one: set cluster.secret_file" in log
+        configure(one, secret_file=secret)
+        one.start()
+        other.wait_serving()
+
+
 def tls(folder: Path, name: str, authority: str) -> dict[str, str]:
     """`cluster.tls` with the certificate of a node, and the authority that it trusts."""
     return {
@@ -136,7 +165,7 @@ def test_nodes_with_certificates_form_a_cluster_and_let_no_other_in(tmp_path: Pa
     with Cluster(tmp_path, NODES, network) as cluster:
         for node in cluster.nodes:
             make_node_certificate(tmp_path, str(node.number), "ours")
-            configure(node, tls=tls(tmp_path, str(node.number), "ours"))
+            configure(node, secret_file="", tls=tls(tmp_path, str(node.number), "ours"))
         cluster.start()
         with LoadedCluster(cluster).produced() as producers:
             pass

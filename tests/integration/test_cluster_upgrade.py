@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 RELEASE_BEFORE = "fbc5d7e3e0d2e3d5da7946e1ef89a714fdd0d812"
 """Newest commit whose nodes speak protocol 1 alone."""
-SECRET = "0123456789abcdef" * 4
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +54,8 @@ def release_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cluster(tmp_path: Path, release_before: Path) -> Iterator[Cluster]:
     """Three nodes of the release before."""
-    secret = tmp_path / "secret"
-    secret.touch(mode=0o600)
-    secret.write_text(SECRET)
     with Cluster(tmp_path) as cluster:
         for node in cluster.nodes:
-            node.config["cluster"] = {**node.config["cluster"], "secret_file": str(secret)}
             be_of(node, release_before)
         cluster.start()
         yield cluster

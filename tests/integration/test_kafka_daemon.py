@@ -183,8 +183,17 @@ def test_two_daemons_share_a_group_and_report_each_other(
     first.stop()
 
 
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    """A file with the secret of daemons that are peers."""
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    path.write_text("a secret of this test alone")
+    return str(path)
+
+
 def test_a_balancer_is_between_clients_and_daemons_that_join(
-    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name
+    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name, secret: str
 ) -> None:
     """Each call has a connection of its own, and so goes to another daemon; the group is rebalanced
     meanwhile, and no message waits for its ack timeout.
@@ -199,6 +208,7 @@ def test_a_balancer_is_between_clients_and_daemons_that_join(
                 "grpc_addr": grpc_address,
                 "peer_addr": address,
                 "peers": peers,
+                "cluster": {"secret_file": secret},
                 "proxies": {"far": {**kafka_proxy(kafka, name, **patient), "default_partitions": 6}},
             }
         )
@@ -238,7 +248,7 @@ def has_members(stub: Any, topic: str, group: str, count: int) -> bool:
 
 
 def test_daemons_with_peers_answer_for_each_other(
-    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name
+    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name, secret: str
 ) -> None:
     """Messages, acks and offsets of the other one, and what is left when that is killed."""
     topic, group = kafka_name("t"), kafka_name("g")
@@ -248,6 +258,7 @@ def test_daemons_with_peers_answer_for_each_other(
             {
                 "peer_addr": address,
                 "peers": peers,
+                "cluster": {"secret_file": secret},
                 "proxies": {"far": {**kafka_proxy(kafka, name, ack_timeout="300s"), "default_partitions": 2}},
             }
         )

@@ -190,7 +190,10 @@ async def open_neighbours(
     """Running pixies that know each other."""
     addresses = tuple(Address("127.0.0.1", port) for port in free_ports(count))
     async with AsyncExitStack() as stack:
-        pixies, every = [], [Peers(TcpNetwork(), PeerOptions(address)) for address in addresses]
+        pixies, every = (
+            [],
+            [Peers(TcpNetwork(), PeerOptions(address, mutual_tls=True)) for address in addresses],
+        )
         for peers in every:
             await peers.start()
             stack.push_async_callback(peers.stop)

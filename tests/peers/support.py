@@ -137,7 +137,7 @@ async def peer_nodes(
     connected: bool = True,
 ) -> AsyncIterator[list[PeerNode]]:
     """Nodes 1 to `count` on real sockets, stopped at the end."""
-    options = options or PeerOptions(address=LOOPBACK)
+    options = options or PeerOptions(address=LOOPBACK, mutual_tls=True)
     networks = networks or [TcpNetwork()] * count
     nodes = [PeerNode(hello_of(number), network, options) for number, network in enumerate(networks, 1)]
     async with _running(nodes, connected=connected):
@@ -213,7 +213,9 @@ def simulate(
     """Run a scenario with connected nodes on virtual time."""
 
     async def run() -> None:
-        peers = SimulatedPeers(count, options or PeerOptions(address=LOOPBACK), seed, delays_s)
+        peers = SimulatedPeers(
+            count, options or PeerOptions(address=LOOPBACK, mutual_tls=True), seed, delays_s
+        )
         async with _running(peers.nodes, connected=True):
             await scenario(peers)
 

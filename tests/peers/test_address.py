@@ -23,21 +23,3 @@ def test_an_address_is_host_and_port(text: str, address: Address) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
         Address.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("localhost", True),
-        ("::1", True),
-        ("", False),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("localhost.example.org", False),
-    ],
-)
-def test_only_this_machine_has_loopback_addresses(host: str, expected: bool) -> None:
-    assert Address(host, 1).is_loopback == expected

@@ -172,7 +172,7 @@ def test_a_host_that_crashed_is_silent_and_resets_what_comes_when_it_is_back() -
 
 @pytest.mark.slow
 def test_a_peer_that_does_not_read_costs_a_bounded_queue() -> None:
-    options = PeerOptions(address=LOOPBACK, queue_bytes=1 << 20, silence_s=1e9)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, queue_bytes=1 << 20, silence_s=1e9)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -192,7 +192,7 @@ def test_a_peer_that_does_not_read_costs_a_bounded_queue() -> None:
 
 
 def test_a_peer_that_does_not_read_costs_a_bounded_number_of_frames() -> None:
-    options = PeerOptions(address=LOOPBACK, queue_frames=100, silence_s=1e9)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, queue_frames=100, silence_s=1e9)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -211,7 +211,7 @@ def test_a_peer_that_does_not_read_costs_a_bounded_number_of_frames() -> None:
 
 
 def test_the_queue_bound_holds_within_an_iteration_of_the_loop() -> None:
-    options = PeerOptions(address=LOOPBACK, queue_frames=100)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, queue_frames=100)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -223,7 +223,7 @@ def test_the_queue_bound_holds_within_an_iteration_of_the_loop() -> None:
 
 
 def test_the_bound_of_the_queue_counts_only_what_waits() -> None:
-    options = PeerOptions(address=LOOPBACK, queue_frames=10)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, queue_frames=10)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -266,7 +266,7 @@ def test_only_idle_connections_send_frames_to_stay_alive() -> None:
 
 
 def test_what_is_too_large_is_dropped_and_logged_once() -> None:
-    options = PeerOptions(address=LOOPBACK, main_bytes_max=100_000)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, main_bytes_max=100_000)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -283,7 +283,7 @@ def test_what_is_too_large_is_dropped_and_logged_once() -> None:
 
 
 def test_a_frame_above_the_bound_of_the_queue_passes_while_at_most_half_of_it_is_used() -> None:
-    options = PeerOptions(address=LOOPBACK, queue_bytes=1000)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, queue_bytes=1000)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -297,7 +297,7 @@ def test_a_frame_above_the_bound_of_the_queue_passes_while_at_most_half_of_it_is
 
 
 def test_a_frame_that_does_not_fit_is_dropped_while_more_than_half_of_the_queue_is_used() -> None:
-    options = PeerOptions(address=LOOPBACK, queue_bytes=1000)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, queue_bytes=1000)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -364,7 +364,7 @@ def test_a_new_process_of_a_node_that_is_gone_is_taken_at_once() -> None:
 
 
 def test_a_new_process_replaces_one_whose_machine_has_crashed() -> None:
-    options = PeerOptions(address=LOOPBACK, silence_s=1e9)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, silence_s=1e9)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -479,7 +479,7 @@ def test_a_caller_that_gives_up_ends_the_call() -> None:
 
 
 def test_calls_in_flight_are_bounded() -> None:
-    options = PeerOptions(address=LOOPBACK, calls_max=3, calls_bytes=1000)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, calls_max=3, calls_bytes=1000)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -508,7 +508,7 @@ def test_calls_in_flight_are_bounded() -> None:
 
 
 def test_an_answer_that_finds_the_queue_full_is_unavailable() -> None:
-    options = PeerOptions(address=LOOPBACK, queue_bytes=1 << 20, silence_s=1e9)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, queue_bytes=1 << 20, silence_s=1e9)
 
     async def answer(_: Hello, __: int, ___: bytes) -> bytes:
         return bytes(300_000)

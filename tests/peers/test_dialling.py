@@ -99,7 +99,7 @@ def test_a_peer_that_is_gone_is_logged_once() -> None:
 
 
 def test_a_peer_that_does_not_answer_is_given_up_in_time() -> None:
-    options = PeerOptions(address=LOOPBACK, handshake_s=1.0)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, handshake_s=1.0)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, _ = peers.nodes
@@ -118,7 +118,7 @@ def test_a_peer_that_does_not_answer_is_given_up_in_time() -> None:
 
 
 def test_a_handshake_without_an_answer_leaves_no_connection() -> None:
-    options = PeerOptions(address=LOOPBACK, handshake_s=1.0, silence_s=1e9)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, handshake_s=1.0, silence_s=1e9)
 
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes

@@ -129,7 +129,10 @@ async def test_a_message_comes_as_it_was_sent() -> None:
 
 
 async def test_a_ping_is_answered() -> None:
-    async with one_node(PeerOptions(address=LOOPBACK, alive_s=1000.0)) as node, raw_peer(node) as peer:
+    async with (
+        one_node(PeerOptions(address=LOOPBACK, mutual_tls=True, alive_s=1000.0)) as node,
+        raw_peer(node) as peer,
+    ):
         await peer.open()
         peer.send(PING)
         assert (await peer._reader.readexactly(HEAD_BYTES))[8] == ALIVE
@@ -205,7 +208,7 @@ async def test_frames_before_the_damage_count() -> None:
 
 async def test_a_connection_that_says_nothing_is_cut_off() -> None:
     async with (
-        one_node(PeerOptions(address=LOOPBACK, handshake_s=0.05)) as node,
+        one_node(PeerOptions(address=LOOPBACK, mutual_tls=True, handshake_s=0.05)) as node,
         raw_peer(node) as peer,
     ):
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
@@ -219,7 +222,7 @@ async def cut_off(peer: RawPeer) -> None:
 
 
 async def test_connections_that_say_nothing_keep_nobody_out() -> None:
-    options = PeerOptions(address=LOOPBACK, handshakes_max=4, handshake_s=60.0)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, handshakes_max=4, handshake_s=60.0)
     async with one_node(options) as node, AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(raw_peer(node)) for _ in range(6)]
         for peer in silent[:4]:
@@ -233,7 +236,7 @@ async def test_connections_that_say_nothing_keep_nobody_out() -> None:
 
 
 async def test_handshakes_that_do_not_go_on_give_way_to_new_ones() -> None:
-    options = PeerOptions(address=LOOPBACK, handshakes_max=4, handshake_s=60.0)
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, handshakes_max=4, handshake_s=60.0)
     async with one_node(options) as node, AsyncExitStack() as stack:
         begun = []
         for _ in range(4):
@@ -425,7 +428,10 @@ async def test_a_message_with_much_work_is_worked_off_in_slices_and_those_behind
 
 @pytest.mark.slow
 async def test_nothing_is_read_of_a_peer_while_its_messages_are_worked_off() -> None:
-    async with one_node(PeerOptions(LOOPBACK, silence_s=0.4, alive_s=0.1)) as node, raw_peer(node) as peer:
+    async with (
+        one_node(PeerOptions(LOOPBACK, mutual_tls=True, silence_s=0.4, alive_s=0.1)) as node,
+        raw_peer(node) as peer,
+    ):
         await peer.open()
         free = asyncio.Event()
 

@@ -22,7 +22,7 @@ async def test_a_peer_that_accepts_and_says_nothing_is_dialled_again() -> None:
     writers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: writers.append(writer), LOOPBACK.host, 0)
     silent = Address(*server.sockets[0].getsockname())
-    options = replace(PeerOptions(address=LOOPBACK), handshake_s=0.05, retry_s=0.001)
+    options = replace(PeerOptions(address=LOOPBACK, mutual_tls=True), handshake_s=0.05, retry_s=0.001)
     try:
         async with peer_nodes(1, options) as (node,):
             node.channel.connect(2, silent)

@@ -139,7 +139,7 @@ async def test_a_node_that_refuses_says_why_to_the_node_that_dials(hook: str) ->
 
 
 async def test_clusters_share_a_socket_and_are_told_apart() -> None:
-    options = PeerOptions(address=LOOPBACK, clusters=frozenset({"later"}))
+    options = PeerOptions(address=LOOPBACK, mutual_tls=True, clusters=frozenset({"later"}))
     async with peer_nodes(1, options, connected=False) as (one,):
         other = PeerNode(hello_of(2, cluster="other"), TcpNetwork(), options)
         later = PeerNode(hello_of(3, cluster="later"), TcpNetwork(), options)
@@ -161,7 +161,7 @@ async def test_a_shared_secret_protects_a_node() -> None:
     async with peer_nodes(2, with_secret) as (one, two):
         assert await one.channel.call(2, 1, b"x", 60.0) == b"1 1 x"
         for secrets, reason in (([], "has no shared secret"), ([b"t" * 32], "must have the same content")):
-            options = PeerOptions(address=LOOPBACK, secrets=partial(tuple, secrets))
+            options = PeerOptions(address=LOOPBACK, mutual_tls=True, secrets=partial(tuple, secrets))
             stranger = PeerNode(hello_of(3), TcpNetwork(), options)
             with pytest.raises(PeerRefused, match=reason):
                 await stranger.channel.ask(two.address, 60.0)
@@ -191,7 +191,7 @@ async def test_the_share_of_strangers_is_not_that_of_a_node_that_is_named_by_its
 
 
 async def test_peers_stop_twice_and_before_they_start() -> None:
-    node = PeerNode(hello_of(1), TcpNetwork(), PeerOptions(address=LOOPBACK))
+    node = PeerNode(hello_of(1), TcpNetwork(), PeerOptions(address=LOOPBACK, mutual_tls=True))
     await node.stop()
     await node.stop()
 
@@ -200,7 +200,7 @@ async def test_peers_stop_twice_and_before_they_start() -> None:
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_an_answer_that_came_while_the_process_was_paused_counts(new_loop: Any) -> None:
     """A loop that stands still beyond the deadline of a call whose answer takes many reads."""
-    peer = PeerNode(hello_of(2), TcpNetwork(), PeerOptions(address=LOOPBACK))
+    peer = PeerNode(hello_of(2), TcpNetwork(), PeerOptions(address=LOOPBACK, mutual_tls=True))
     started, done = threading.Event(), threading.Event()
 
     async def go_on() -> None:
@@ -213,7 +213,7 @@ def test_an_answer_that_came_while_the_process_was_paused_counts(new_loop: Any) 
         return bytes(4 << 20)
 
     async def scenario() -> None:
-        node = PeerNode(hello_of(1), TcpNetwork(), PeerOptions(address=LOOPBACK))
+        node = PeerNode(hello_of(1), TcpNetwork(), PeerOptions(address=LOOPBACK, mutual_tls=True))
         await node.start()
         node.connect(peer)
         await until(lambda: not node.channel.trouble(2))

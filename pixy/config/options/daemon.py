@@ -88,8 +88,8 @@ class ClusterConfig:
         "",
         "File with a secret of at least 16 bytes, the same on all nodes. Each node proves to the "
         "others that it knows it. What nodes then send is neither encrypted nor protected from "
-        "changes: for that set tls. Peer addresses beyond loopback require one or the other. The file "
-        "is read again when it changes.",
+        "changes: for that set tls. One or the other is required with cluster.join or peers, and once "
+        "others have joined. The file is read again when it changes.",
     )
     second_secret_file: str = text(
         "",

@@ -25,7 +25,7 @@ class Pixy:
         self.number = number
         self.faults: list[BaseException] = []
         self.process: SimulatedProcess = network.process(ADDRESSES[number - 1].host)
-        options = PeerOptions(ADDRESSES[number - 1])
+        options = PeerOptions(ADDRESSES[number - 1], mutual_tls=True)
         self.peers = Peers(self.process, options, Random(number), self.faults.append)
         own = NeighbourOptions(
             "kafka",

@@ -54,7 +54,10 @@ class WholeProcess:
             ),
         )
         peer_options = PeerOptions(
-            address, secrets=lambda: (swarm.secret,) if swarm.secret else (), queue_bytes=sizes.queue_bytes
+            address,
+            secrets=lambda: (swarm.secret,) if swarm.secret else (),
+            mutual_tls=not swarm.secret,
+            queue_bytes=sizes.queue_bytes,
         )
         if swarm.moving:
             options = replace(options, cluster=replace(options.cluster, replace_after_s=REPLACE_AFTER_S))
