@@ -2488,7 +2488,7 @@ class SetClassicGroup(_message.Message):
     timestamp_ms: _builtins.int
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
     term: _builtins.int
-    """Refused in another term: another coordinator has the group."""
+    """Refused in another term: another coordinator has the group. 0: there is one node."""
     max_groups: _builtins.int
     """See `JoinGroup` and `CommitOffsets`."""
     max_offset_bytes: _builtins.int

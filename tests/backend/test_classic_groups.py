@@ -269,6 +269,22 @@ def test_a_coordinator_that_was_cut_off_commits_nothing(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_alone_becomes_a_cluster_under_a_group(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await with_topic(cluster)
+        client = await KafkaClient(cluster).start()
+        assert await client.commit(1) is GroupCode.NONE
+        for _ in range(2):
+            await cluster.add()
+        await until(lambda: cluster[1].node.state_groups.group_of(GROUP).group.has_peers)
+        assert await client.heartbeat() is GroupCode.NONE
+        assert await client.commit(2) is GroupCode.NONE
+        assert (await client.join()).generation == 2
+        assert (await committed_at(client.node()))[0].offset == 2
+
+    run_cluster(scenario, tmp_path, 1)
+
+
 # --- offsets --------------------------------------------------------------------------------------
 
 
@@ -434,6 +450,24 @@ def test_groups_are_listed_described_and_deleted(tmp_path: Path) -> None:
         await until(lambda: not cluster[1].node.state_groups.offsets_of(GROUP).has_members(GROUP))
         assert await face.delete(GROUP) is GroupCode.NONE
         assert (await face.describe(GROUP)).phase == "Dead"
+
+    run_cluster(scenario, tmp_path, 1)
+
+
+def test_pixys_own_lists_have_kafka_clients(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await with_topic(cluster)
+        backend = cluster[1].backend
+        client = await KafkaClient(cluster).start()
+        assert await backend.list_groups() == {GROUP}
+        assert await backend.consumer_group_exists(GROUP)
+        assert await backend.list_consumers("topic") == {GROUP: {"client": [0, 1, 2]}}
+        assert await backend.list_consumers("other") == {}
+        await groups(cluster).leave(GROUP, [LeavingMember(client.member_id, None)])
+        await until(lambda: not cluster[1].node.state_groups.offsets_of(GROUP).has_members(GROUP))
+        assert await backend.list_groups() == set()
+        assert not await backend.consumer_group_exists(GROUP)
+        assert await backend.list_consumers("topic") == {}
 
     run_cluster(scenario, tmp_path, 1)
 

@@ -12,6 +12,7 @@ from pixy.aio.steps import in_steps
 from pixy.backend.embedded.local_members import LocalMembers
 from pixy.backend.embedded.partition_router import CONFIRM_S
 from pixy.backend.protocol import Owner, VisitPosition
+from pixy.classic_groups import StoredClassicGroup
 from pixy.cluster import (
     GroupsChanged,
     GroupsState,
@@ -23,6 +24,7 @@ from pixy.cluster import (
     why_ended,
 )
 from pixy.errors import OwnedElsewhere, OwnerUndecided
+from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription
 from pixy.proto.state_pb2 import CommitOffsets, GroupsCommand
 from pixy.records import OffsetCommit, TopicPartition
 
@@ -190,7 +192,7 @@ class ConsumerGroups:
         await self._confirm(*self._node.state_groups.groups)
         for state in self._node.state_groups.groups_states():
             for some in state.scan(_GROUPS_PER_ITERATION):
-                names.update([name for name in some if state.has_offsets(name) or self._present(state, name)])
+                names.update([name for name in some if state.has_offsets(name) or self._exists(state, name)])
                 await asyncio.sleep(0)
         return names
 
@@ -207,7 +209,10 @@ class ConsumerGroups:
     async def exists(self, group: str) -> bool:
         """As `Backend.consumer_group_exists`."""
         await self._confirm(self._node.state_groups.group_of(group))
-        return bool(self._present(self._state(group), group))
+        return self._exists(self._state(group), group)
+
+    def _exists(self, state: GroupsState, group: str) -> bool:
+        return group in state.classic_groups() or bool(self._present(state, group))
 
     async def consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """As `Backend.list_consumers`."""
@@ -218,6 +223,10 @@ class ConsumerGroups:
         for state in self._node.state_groups.groups_states():
             async for group in in_steps(list(state.subscribers(topic))):
                 clients = self._clients(state, group, topic, topic_id)
+                if clients:
+                    found[group] = clients
+            async for group in in_steps(list(state.classic_groups())):
+                clients = _classic_clients(state.classic(group), topic)
                 if clients:
                     found[group] = clients
         return found
@@ -294,3 +303,15 @@ class ConsumerGroups:
 
     def _forget_others(self, group: str) -> None:
         self._others.pop(group, None)
+
+
+def _classic_clients(of: StoredClassicGroup | None, topic: str) -> dict[str, Sequence[int]]:
+    """Partitions of a topic by client id, of the members of a classic group that subscribe to
+    it.
+    """
+    found: dict[str, list[int]] = {}
+    for member in of.members if of is not None else ():
+        assigned = decode_assignment(member.assignment).get(topic, ())
+        if assigned or topic in decode_subscription(member.metadata):
+            found.setdefault(member.client_id, []).extend(assigned)
+    return {client_id: sorted(owned) for client_id, owned in found.items()}

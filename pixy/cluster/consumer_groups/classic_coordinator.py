@@ -155,11 +155,11 @@ class ClassicCoordinator:
         """Load the groups of new leaderships: at the start, and ten times a second if there are
         other nodes.
         """
-        if self._stopped or self._node.state_groups.feature_level < CLASSIC_LEVEL:
+        if self._stopped or not self._is_known:
             return
         for replica in self._node.state_groups.groups:
             raft_group = replica.group.raft_group
-            is_known = self._confirmed.get(raft_group) == replica.group.term or raft_group in self._loading
+            is_known = self._confirmed.get(raft_group) == _term(replica) or raft_group in self._loading
             if replica.group.decides and not is_known and _state(replica).classic_groups():
                 self._loading.add(raft_group)
                 self._tasks.spawn(self._load(replica), f"load classic groups of {replica.name}")
@@ -168,7 +168,7 @@ class ClassicCoordinator:
         try:
             term = await self._confirm(replica)
             async for name in in_steps(list(_state(replica).classic_groups())):
-                if self._confirmed.get(replica.group.raft_group) == term == replica.group.term:
+                if self._confirmed.get(replica.group.raft_group) == term == _term(replica):
                     self._find(name, replica, term)
         except NotServed:
             pass  # looked at again
@@ -256,10 +256,16 @@ class ClassicCoordinator:
         if not 0 < len(name) <= _GROUP_NAME_MAX:
             raise NotServed(GroupCode.INVALID_GROUP_ID)
         groups = self._node.state_groups
-        if self._stopped or groups.feature_level < CLASSIC_LEVEL:
+        if self._stopped or not self._is_known:
             raise NotServed(GroupCode.COORDINATOR_NOT_AVAILABLE)
         replica = groups.group_of(name)
         return self._find(name, replica, await self._confirm(replica))
+
+    @property
+    def _is_known(self) -> bool:
+        """True if every node knows the command."""
+        groups = self._node.state_groups
+        return groups.is_lone or groups.feature_level >= CLASSIC_LEVEL
 
     async def _confirm(self, replica: StateReplica) -> int:
         """The term in which this node leads a state group, and knows everything before."""
@@ -267,7 +273,7 @@ class ClassicCoordinator:
         while True:
             if self._stopped or not group.decides:
                 raise NotServed(GroupCode.NOT_COORDINATOR)
-            term = group.term
+            term = _term(replica)
             if self._confirmed.get(group.raft_group) == term:
                 return term
             self._lose(replica)
@@ -275,7 +281,7 @@ class ClassicCoordinator:
                 await self._node.confirm([replica], _CONFIRM_S)
             except PixyError:
                 raise NotServed(GroupCode.COORDINATOR_LOAD_IN_PROGRESS) from None
-            if group.term == term:
+            if _term(replica) == term:
                 self._confirmed[group.raft_group] = term
 
     def _lose(self, replica: StateReplica) -> None:
@@ -375,7 +381,7 @@ class ClassicCoordinator:
         self._ticked_ms, self._ticked_at = self._now_ms(), self._loop.time()
         for replica in self._node.state_groups.groups:
             term = self._confirmed.get(replica.group.raft_group)
-            if term is not None and (term != replica.group.term or not replica.group.decides):
+            if term is not None and (term != _term(replica) or not replica.group.decides):
                 self._lose(replica)
         while self._due and self._due[0][0] <= self._ticked_ms:
             due_ms, name = heappop(self._due)
@@ -399,6 +405,13 @@ def _why_not_stored(error: PixyError) -> GroupCode:
             return GroupCode.UNKNOWN_SERVER_ERROR
         case _:
             return GroupCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _term(replica: StateReplica) -> int:
+    """The term of a leadership; 0 of a node that has the group alone, whose term begins with its
+    first entry.
+    """
+    return replica.group.term if replica.group.has_peers else 0
 
 
 def _state(replica: StateReplica) -> GroupsState:

@@ -550,7 +550,7 @@ class GroupsState:
 
     def _set_classic(self, command: SetClassicGroup, term: int) -> PixyError | None:
         name = command.group
-        if command.term != term:
+        if not name or command.term not in (0, term):
             return FailedPrecondition(f"group {name} was to be stored in term {command.term}, not {term}")
         self._settle(name)
         before = self._groups.get(name, _NO_GROUP)
