@@ -1,5 +1,6 @@
 """The interface of the layers that serve clients to the cluster that stores messages."""
 
+from pixy.backend.classic import ClassicGroups, GroupCommit
 from pixy.backend.embedded import EmbeddedBackend
 from pixy.backend.protocol import (
     BATCH_MEMORY_BYTES,
@@ -25,11 +26,13 @@ __all__ = [
     "Batch",
     "BrokerNode",
     "BrokerNodes",
+    "ClassicGroups",
     "ClusterStatus",
     "ConsumerMembership",
     "DividedPart",
     "EmbeddedBackend",
     "FetchResult",
+    "GroupCommit",
     "KnownRanges",
     "Lease",
     "OffsetCommit",

@@ -13,7 +13,15 @@ from random import Random
 from typing import Any, NamedTuple
 
 from pixy.aio.steps import in_steps
-from pixy.backend import Backend, BrokerNodes, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
+from pixy.backend import (
+    Backend,
+    BrokerNodes,
+    ClassicGroups,
+    ClusterStatus,
+    OffsetCommit,
+    OffsetRange,
+    TopicDescription,
+)
 from pixy.clock import Clock
 from pixy.cluster import ExportedState, MoveRequest, MovesPlanned
 from pixy.config import ProxyConfig
@@ -577,6 +585,11 @@ class Proxy:
     def broker_nodes(self) -> BrokerNodes:
         """The nodes, as `Backend.broker_nodes`."""
         return self._backend.broker_nodes
+
+    @property
+    def classic_groups(self) -> ClassicGroups | None:
+        """Groups of Kafka clients, as `Backend.classic_groups`."""
+        return self._backend.classic_groups
 
     async def cluster_status(self) -> ClusterStatus:
         """Status of the nodes, as `Backend.cluster_status`.

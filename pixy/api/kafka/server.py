@@ -6,11 +6,15 @@ import structlog
 
 from pixy.api.kafka.brokers import Brokers
 from pixy.api.kafka.fetch import FetchApi
+from pixy.api.kafka.group_lists import GroupListsApi
+from pixy.api.kafka.group_offsets import GroupOffsetsApi
+from pixy.api.kafka.groups import GroupsApi
 from pixy.api.kafka.list_offsets import ListOffsetsApi
 from pixy.api.kafka.metadata import MetadataApi
 from pixy.api.kafka.produce import ProduceApi
 from pixy.api.kafka.producer_ids import ProducerIdsApi
 from pixy.api.kafka.topic_ids import TopicIds
+from pixy.backend import ClassicGroups
 from pixy.config import Config, GrpcConfig
 from pixy.errors import StartError
 from pixy.proxy import Proxy
@@ -69,6 +73,29 @@ class KafkaServer:
         yield ServedApi(3, 0, 13, metadata.metadata)
         yield ServedApi(22, 0, 5, ProducerIdsApi(proxy).init_producer_id)
         yield ServedApi(60, 0, 2, metadata.describe_cluster)
+        if proxy.classic_groups is not None:
+            yield from self._group_apis(proxy.classic_groups)
+
+    def _group_apis(self, groups: ClassicGroups) -> Iterator[ServedApi]:
+        """A row for each API of consumer groups. In front of Kafka there is none: its coordinators
+        serve clients themselves.
+        """
+        members, offsets, lists = (
+            GroupsApi(groups, self._brokers),
+            GroupOffsetsApi(groups),
+            GroupListsApi(groups),
+        )
+        yield ServedApi(8, 2, 9, offsets.commit)
+        yield ServedApi(9, 1, 9, offsets.fetch)
+        yield ServedApi(10, 0, 6, members.find_coordinator)
+        yield ServedApi(11, 0, 9, members.join)
+        yield ServedApi(12, 0, 4, members.heartbeat)
+        yield ServedApi(13, 0, 5, members.leave)
+        yield ServedApi(14, 0, 5, members.sync)
+        yield ServedApi(15, 0, 6, lists.describe)
+        yield ServedApi(16, 0, 5, lists.list_groups)
+        yield ServedApi(42, 0, 2, lists.delete)
+        yield ServedApi(47, 0, 0, offsets.delete)
 
     async def start(self) -> dict[str, str]:
         """Listen.

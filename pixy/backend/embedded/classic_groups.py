@@ -310,7 +310,8 @@ class NodeClassicGroups:
         except NotServed as refusal:
             return refusal.code
         state = self._state(group)
-        if of.is_held or state.has_members(group):
+        # That the last member has left may be on its way, in front of this.
+        if of.is_held or state.membership(group).members:
             return GroupCode.NON_EMPTY_GROUP
         if not _is_there(state, group):
             return GroupCode.GROUP_ID_NOT_FOUND
