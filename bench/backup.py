@@ -14,7 +14,7 @@ commands run as users run them, so their start counts, and share the cores with 
 
 import argparse
 import json
-import resource
+import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.copies.__main__ import fill_topic
 from bench.kit.figures import Figure, as_table, machine
@@ -34,13 +34,26 @@ _PARTITIONS, _BATCH_BYTES, _MIB = 4, 64 << 10, 1 << 20
 _WANTED = 0.5
 
 
-def _run(*arguments: object) -> tuple[float, Any]:
-    """Seconds of a command, and what it prints."""
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "pixy", *map(str, arguments), "--json"], stdout=subprocess.PIPE, check=True
-    )
-    return time.perf_counter() - began, json.loads(done.stdout)
+class _Ran(NamedTuple):
+    """A command that has ended: seconds, seconds of a processor, most memory, and its output."""
+
+    seconds: float
+    processor_s: float
+    memory_bytes: int
+    output: Any
+
+
+def _run(*arguments: object) -> _Ran:
+    command = [sys.executable, "-m", "pixy", *map(str, arguments), "--json"]
+    with tempfile.TemporaryFile() as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        assert os.waitstatus_to_exitcode(status) == 0
+        process.returncode = 0
+        output.seek(0)
+        return _Ran(seconds, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss, json.load(output))
 
 
 def measure(size: int) -> list[Figure]:
@@ -60,24 +73,24 @@ def measure(size: int) -> list[Figure]:
                 drop_page_cache(files_below(node.data / "topics"))
             addresses = ",".join(node.address for node in cluster.nodes)
             target = folder / "target"
-            backup_s, backup = _run("backup", "create", target, "--rate", 0, "--address", addresses)
-        assert backup["fetched_bytes"] >= size
+            backup = _run("backup", "create", target, "--rate", 0, "--address", addresses)
+        assert backup.output["fetched_bytes"] >= size
         drop_page_cache(files_below(target))
-        restore_s, _ = _run("restore", target, folder / "restored")
+        restored = _run("restore", target, folder / "restored")
         written.append(new_file_write(folder / "after", size, _MIB))
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     disk = min(read, statistics.harmonic_mean(written))
-    figures = [_figure("backup to a directory", size / backup_s, disk)]
-    figures.append(_figure("restore from a directory", size / restore_s, disk))
+    figures = []
+    for name, ran in (("backup to a directory", backup), ("restore from a directory", restored)):
+        rate = size / ran.seconds
+        wanted, is_met = f"ratio >= {_WANTED}", rate >= _WANTED * disk
+        figures += [
+            Figure(name, rate / 1e6, "MB/s", disk / 1e6, rate / disk, wanted, is_met),
+            Figure("  its time of a processor", 1e9 * ran.processor_s / size, "s/GB"),
+            Figure("  its memory", ran.memory_bytes / _MIB, "MiB"),
+        ]
     figures.append(Figure("new files before, after", written[0] / 1e6, "MB/s", written[1] / 1e6))
     figures.append(Figure("read of segments", read / 1e6, "MB/s"))
-    figures.append(Figure("memory of the largest process", memory / _MIB, "MiB"))
     return figures
-
-
-def _figure(name: str, rate: float, disk: float) -> Figure:
-    wanted = f"ratio >= {_WANTED}"
-    return Figure(name, rate / 1e6, "MB/s", disk / 1e6, rate / disk, wanted, rate >= _WANTED * disk)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

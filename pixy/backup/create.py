@@ -13,8 +13,8 @@ Whatever breaks it, the objects that are there stay, and the next backup does no
 it goes on with the last one, or adds to it.
 
 A partition's records are one log, so objects of one backup fit those of another. What retention
-removes meanwhile is left out: the records of a partition begin later then. Memory: an object for
-each of `streams`, and one answer.
+removes meanwhile is left out: the records of a partition begin later then. Memory: some answers for
+each of `streams`, and for targets that take an object as a whole, that object.
 """
 
 import threading
@@ -36,7 +36,7 @@ from pixy.backup.object_names import (
 )
 from pixy.backup.ranges import cover
 from pixy.backup.source import BegunLater, ClusterSource, Stopped, TopicGone, WantedRange, joined
-from pixy.backup.target import Target
+from pixy.backup.target import Target, put
 from pixy.cluster import ExportedRecord, StateToFound
 from pixy.copies import TokenBucket
 from pixy.errors import FailedPrecondition, NotFound, Unavailable
@@ -44,7 +44,7 @@ from pixy.proto.pixy_cluster_pb2 import ExportStateResponse
 from pixy.proto.state_pb2 import TopicRecord
 from pixy.records import OffsetRange, TopicPartition, crc32c
 
-OBJECT_BYTES = 32 << 20
+OBJECT_BYTES = 16 << 20
 
 
 class BackupProgress:
@@ -160,7 +160,7 @@ class Backup:
             path,
             found,
         )
-        self._target.put(path, pieces)
+        put(self._target, path, pieces)
         self._commit(manifest)
         return manifest
 
@@ -253,34 +253,24 @@ class Backup:
         wanted = WantedRange(
             TopicPartition(partition.topic, partition.number), partition.topic_id, begin, end
         )
-        for first, behind, pieces in self._objects_of(wanted):
-            crc = size = 0
-            for piece in pieces:
-                crc, size = crc32c(piece, crc), size + len(piece)
-            name = RangeName(first, behind, size, crc)
-            self._target.put(f"{partition.folder}/{name}", pieces)
+        run = BatchRun(begin)
+        fetched = self._source.fetch(wanted)
+        while run.offset < end:
+            with _NewObject(self._target, partition.folder) as new:
+                first = run.offset
+                for given in fetched:
+                    before = run.offset
+                    taken = run.take(given.batches, end)
+                    size = sum(map(len, taken))
+                    for batches in _joined(taken):
+                        new.write(batches)
+                    self._progress.add(run.offset - before, size)
+                    self._pace(size)
+                    if new.size >= self._options.object_bytes:
+                        break
+                name = RangeName(run.first if first == begin else first, run.offset, new.size, new.crc)
+                new.commit(str(name))
             partition.there.append(name)
-
-    def _objects_of(self, wanted: WantedRange) -> Iterator[tuple[int, int, list[memoryview]]]:
-        """Verified batches for objects, with their offsets."""
-        run = BatchRun(wanted.begin)
-        pieces: list[memoryview] = []
-        first, size = wanted.begin, 0
-        for fetched in self._source.fetch(wanted):
-            before = run.offset
-            taken = run.take(fetched.batches, wanted.end)
-            if not pieces and taken:
-                first = run.first if before == wanted.begin else before
-            got = sum(map(len, taken))
-            pieces += taken
-            size += got
-            self._progress.add(run.offset - before, got)
-            if size >= self._options.object_bytes:
-                yield first, run.offset, pieces
-                pieces, size = [], 0
-            self._pace(got)
-        if pieces:
-            yield first, run.offset, pieces
 
     def _pace(self, size: int) -> None:
         if self._bucket is None:
@@ -317,8 +307,39 @@ class Backup:
         path = manifest_path(manifest.id)
         if path in self._target.sizes("backups"):
             raise FailedPrecondition(f"{self._target.url} has a backup {manifest.id} already")
-        self._target.put(path, [encode_manifest(manifest)])
+        put(self._target, path, [encode_manifest(manifest)])
         self._target.flush()
+
+
+class _NewObject:
+    """An object with size and checksum, which is given up unless it is committed."""
+
+    def __init__(self, target: Target, folder: str) -> None:
+        self._writer = target.begin(folder)
+        self.size = self.crc = 0
+
+    def __enter__(self) -> "_NewObject":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.abandon()
+
+    def write(self, piece: memoryview) -> None:
+        """Add bytes."""
+        self._writer.write(piece)
+        self.crc = crc32c(piece, self.crc)
+        self.size += len(piece)
+
+    def commit(self, name: str) -> None:
+        """As `ObjectWriter.commit`."""
+        self._writer.commit(name)
+
+
+def _joined(batches: Sequence[memoryview]) -> list[memoryview]:
+    """Batches that follow each other in one buffer as one piece."""
+    if len(batches) < 2:
+        return list(batches)
+    return [memoryview(b"".join(batches))]
 
 
 def _count(topic: TopicRecord) -> int:

@@ -24,7 +24,7 @@ from pixy.cluster import FEATURE_LEVEL, FoundedCluster, FoundedNode, StateToFoun
 from pixy.errors import CorruptData, DataDirectoryError, NotFound
 from pixy.storage import Disk, MakeWorker
 
-_AHEAD = 3
+_AHEAD = 2
 """Objects that are read before they are written."""
 
 

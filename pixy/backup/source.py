@@ -26,7 +26,7 @@ from pixy.records import OffsetRange, TopicPartition
 
 T = TypeVar("T")
 
-_FETCH_BYTES = 4 << 20
+_FETCH_BYTES = 1 << 20
 _CALL_S = 90.0
 _QUERIES_MAX = 1000
 _PAUSE_S, _PAUSE_MAX_S = 0.2, 5.0

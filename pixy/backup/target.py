@@ -12,8 +12,9 @@ Methods block, and may be called from several threads.
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +26,21 @@ Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 _PART = ".part"
-_IOV_MAX = 512
+_NUMBERS = count()
+"""Of files that are being written by this process."""
+
+
+class ObjectWriter(Protocol):
+    """An object on its way, which gets its name at the end. One thread at a time."""
+
+    def write(self, piece: Buffer) -> None:
+        """Add bytes."""
+
+    def commit(self, name: str) -> None:
+        """Make it an object of this name in its folder; durable after `flush`."""
+
+    def abandon(self) -> None:
+        """Give it up; no effect on one that has a name."""
 
 
 class Target(Protocol):
@@ -37,8 +52,8 @@ class Target(Protocol):
 
     url: str
 
-    def put(self, path: str, pieces: Sequence[Buffer]) -> None:
-        """Write an object, or replace it; durable after `flush`."""
+    def begin(self, folder: str) -> ObjectWriter:
+        """Begin an object in a folder."""
 
     def flush(self) -> None:
         """Make everything durable that was put."""
@@ -93,6 +108,18 @@ def read_object(target: Target, path: str) -> bytes:
     return data
 
 
+def put(target: Target, path: str, pieces: Iterable[Buffer]) -> None:
+    """Write an object, or replace it; durable after `flush`."""
+    folder, _, name = path.rpartition("/")
+    writer = target.begin(folder)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+        writer.commit(name)
+    finally:
+        writer.abandon()
+
+
 class DirectoryTarget:
     """A directory.
 
@@ -107,39 +134,28 @@ class DirectoryTarget:
         self._unsynced: set[Path] = set()
         self._lock = threading.Lock()
 
-    def put(self, path: str, pieces: Sequence[Buffer]) -> None:
+    def begin(self, folder: str) -> ObjectWriter:
         """As `Target`."""
-        final = self._directory / path
-        part = final.with_name(final.name + _PART)
-        with self._faults():
-            self._make_parents(final)
-            try:
-                with part.open("wb", buffering=0) as file:
-                    _write_all(file.fileno(), pieces)
-                    os.fsync(file.fileno())
-                part.replace(final)
-            except BaseException:
-                with suppress(OSError):
-                    part.unlink()
-                raise
-        with self._lock:
-            self._unsynced.add(final.parent)
+        with self.faults():
+            self._make(self._directory / folder)
+            return _FileWriter(self, self._directory / folder)
 
-    def _make_parents(self, path: Path) -> None:
-        missing = []
-        for parent in path.parents:
-            if parent.is_dir():
-                break
-            missing.append(parent)
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _make(self, folder: Path) -> None:
+        missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
+        folder.mkdir(parents=True, exist_ok=True)
         with self._lock:
-            self._unsynced.update(parent.parent for parent in missing)
+            self._unsynced.update(each.parent for each in missing)
+
+    def named(self, folder: Path) -> None:
+        """A file in a folder has got its name, which is not durable yet."""
+        with self._lock:
+            self._unsynced.add(folder)
 
     def flush(self) -> None:
         """As `Target`."""
         with self._lock:
             directories, self._unsynced = self._unsynced, set()
-        with self._faults():
+        with self.faults():
             for directory in directories:
                 handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
                 try:
@@ -149,13 +165,13 @@ class DirectoryTarget:
 
     def get(self, path: str) -> bytes:
         """As `Target`."""
-        with self._faults():
+        with self.faults():
             return (self._directory / path).read_bytes()
 
     def sizes(self, folder: str) -> dict[str, int]:
         """As `Target`."""
         found = {}
-        with self._faults():
+        with self.faults():
             for path in self._files(self._directory / folder):
                 if not path.name.endswith(_PART):
                     found[path.relative_to(self._directory).as_posix()] = path.stat().st_size
@@ -168,18 +184,19 @@ class DirectoryTarget:
 
     def remove(self, path: str) -> None:
         """As `Target`."""
-        with self._faults(), suppress(FileNotFoundError):
+        with self.faults(), suppress(FileNotFoundError):
             (self._directory / path).unlink()
 
     def remove_parts(self) -> None:
         """As `Target`."""
-        with self._faults():
+        with self.faults():
             for path in list(self._files(self._directory)):
                 if path.name.endswith(_PART):
                     path.unlink(missing_ok=True)
 
     @contextmanager
-    def _faults(self) -> Iterator[None]:
+    def faults(self) -> Iterator[None]:
+        """Turns errors of the system into those of a target."""
         try:
             yield
         except FileNotFoundError as error:
@@ -194,14 +211,35 @@ def _raise_unless_missing(error: OSError) -> None:
         raise error
 
 
-def _write_all(file: int, pieces: Sequence[Buffer]) -> None:
-    left = [memoryview(piece) for piece in pieces if len(piece)]
-    while left:
-        written = os.writev(file, left[:_IOV_MAX])
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
-        if written:
-            left[0] = left[0][written:]
+class _FileWriter:
+    """A file with another name until it is whole."""
+
+    def __init__(self, target: DirectoryTarget, folder: Path) -> None:
+        self._target = target
+        self._part = folder / f"{os.getpid()}-{next(_NUMBERS)}{_PART}"
+        self._file = self._part.open("wb", buffering=0)
+
+    def write(self, piece: Buffer) -> None:
+        """As `ObjectWriter`."""
+        left = memoryview(piece)
+        with self._target.faults():
+            while left:
+                left = left[os.write(self._file.fileno(), left) :]
+
+    def commit(self, name: str) -> None:
+        """As `ObjectWriter`."""
+        with self._target.faults():
+            os.fsync(self._file.fileno())
+            self._part.replace(self._part.with_name(name))
+            self._file.close()
+        self._target.named(self._part.parent)
+
+    def abandon(self) -> None:
+        """As `ObjectWriter`."""
+        if not self._file.closed:
+            self._file.close()
+            with suppress(OSError):
+                self._part.unlink()
 
 
 class FsspecTarget:
@@ -226,15 +264,19 @@ class FsspecTarget:
         self._fs: Any = found[0]
         self._root = str(found[1]).rstrip("/")
 
-    def put(self, path: str, pieces: Sequence[Buffer]) -> None:
+    def begin(self, folder: str) -> ObjectWriter:
         """As `Target`."""
+        return _BufferWriter(self, folder)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a whole object."""
         full = f"{self._root}/{path}"
 
-        def put() -> None:
+        def write() -> None:
             self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
-            self._fs.pipe_file(full, b"".join(pieces))
+            self._fs.pipe_file(full, data)
 
-        self._run(put)
+        self._run(write)
 
     def flush(self) -> None:
         """As `Target`: an object is durable once it is written."""
@@ -278,10 +320,23 @@ class FsspecTarget:
             raise Unavailable(f"{self.url}: {type(error).__name__}: {error}") from error
 
 
-def remove_all(target: Target, paths: Iterable[str]) -> int:
-    """Remove objects; returns how many."""
-    count = 0
-    for path in paths:
-        target.remove(path)
-        count += 1
-    return count
+class _BufferWriter:
+    """An object in memory: stores take it as a whole, or by parts that begin with megabytes."""
+
+    def __init__(self, target: FsspecTarget, folder: str) -> None:
+        self._target = target
+        self._folder = folder
+        self._data = bytearray()
+
+    def write(self, piece: Buffer) -> None:
+        """As `ObjectWriter`."""
+        self._data += piece
+
+    def commit(self, name: str) -> None:
+        """As `ObjectWriter`."""
+        self._target.write(f"{self._folder}/{name}", bytes(self._data))
+        self._data.clear()
+
+    def abandon(self) -> None:
+        """As `ObjectWriter`."""
+        self._data.clear()

@@ -16,7 +16,7 @@ from pixy.backup import (
 )
 from pixy.backup.batch_run import BatchRun
 from pixy.backup.object_names import partition_folder
-from pixy.backup.target import Target
+from pixy.backup.target import Target, put
 from pixy.backup.upkeep import partition_batches, read_state
 from pixy.errors import CorruptData, NotFound, Unavailable
 from pixy.records import OffsetRange, TopicPartition
@@ -101,7 +101,7 @@ def test_a_torn_object_is_fetched_again(target: Target) -> None:
     source = filled(partitions=1)
     back_up(source, target)
     path = min(target.sizes("data"))
-    target.put(path, [target.get(path)[:-1]])
+    put(target, path, [target.get(path)[:-1]])
     manifest, _ = back_up(source, target, time_ms=2)
     assert list(verify_backup(target, manifest)) == []
 

@@ -11,7 +11,7 @@ import pytest
 
 from pixy.backup import Backup, BackupOptions, BackupProgress, Manifest, Restore, RestoreOptions, open_target
 from pixy.backup.restore import Restored
-from pixy.backup.target import Target
+from pixy.backup.target import Target, put
 from pixy.cluster import FEATURE_LEVEL
 from pixy.cluster.log import RESTORING
 from pixy.errors import CorruptData, DataDirectoryError, NotFound
@@ -175,13 +175,13 @@ def test_damage_of_any_object_ends_it_and_no_start_takes_the_rest(target: Target
     node = tmp_path / "node"
     for path in manifest.paths():
         data = target.get(path)
-        target.put(path, [data[:-1] + bytes([data[-1] ^ 1])])
+        put(target, path, [data[:-1] + bytes([data[-1] ^ 1])])
         with pytest.raises(CorruptData):
             restore(target, manifest, node)
         if (node / "identity").exists():
             with pytest.raises(DataDirectoryError, match="run `pixy restore` once more"):
                 started(node)
-        target.put(path, [data])
+        put(target, path, [data])
     restore(target, manifest, node)
     assert started(node)[0] == [ALL, ALL, []]
 

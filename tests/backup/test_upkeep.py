@@ -6,7 +6,7 @@ import pytest
 
 from pixy.backup import Manifest, find_backup, find_backups, open_target, plan_pruning, prune, verify_backup
 from pixy.backup.object_names import manifest_path
-from pixy.backup.target import Target
+from pixy.backup.target import Target, put
 from pixy.errors import CorruptData, NotFound
 from tests.backup.test_create import back_up, filled
 
@@ -45,18 +45,18 @@ def test_every_object_that_is_missing_or_damaged_is_named(target: Target) -> Non
         for damaged in (data[:-1] + bytes([data[-1] ^ 1]), data[:-1], None):
             target.remove(path)
             if damaged is not None:
-                target.put(path, [damaged])
+                put(target, path, [damaged])
             found = list(verify_backup(target, last))
             assert found
             assert path in found[0]
-        target.put(path, [data])
+        put(target, path, [data])
     assert list(verify_backup(target, last)) == []
 
 
 def test_half_a_manifest_is_no_backup(target: Target) -> None:
     first, second, third = three(target)
     path = manifest_path(second.id)
-    target.put(path, [target.get(path)[:-10]])
+    put(target, path, [target.get(path)[:-10]])
     found = find_backups(target)
     assert [each.id for each in found.backups] == [first.id, third.id]
     assert list(found.damaged) == [second.id]
@@ -79,7 +79,7 @@ def test_objects_stay_that_another_backup_has(target: Target) -> None:
 
 def test_what_no_backup_has_goes_on_demand(target: Target) -> None:
     (last,) = three(target)[-1:]
-    target.put("data/x/y/0/left", [b"left"])
+    put(target, "data/x/y/0/left", [b"left"])
     assert plan_pruning(target, [], unfinished=False).objects == ()
     plan = plan_pruning(target, [], unfinished=True)
     assert plan.objects == ("data/x/y/0/left",)
