@@ -39,7 +39,7 @@ from pixy.backup.source import BegunLater, ClusterSource, Stopped, TopicGone, Wa
 from pixy.backup.target import Target, put
 from pixy.cluster import ExportedRecord, StateToFound
 from pixy.copies import TokenBucket
-from pixy.errors import FailedPrecondition, NotFound, Unavailable
+from pixy.errors import CorruptData, FailedPrecondition, NotFound, Unavailable
 from pixy.proto.pixy_cluster_pb2 import ExportStateResponse
 from pixy.proto.state_pb2 import TopicRecord
 from pixy.records import OffsetRange, TopicPartition, crc32c
@@ -268,6 +268,8 @@ class Backup:
                     self._pace(size)
                     if new.size >= self._options.object_bytes:
                         break
+                if run.offset == first:
+                    raise CorruptData(f"the records from offset {first} on are told of, and not given")
                 name = RangeName(run.first if first == begin else first, run.offset, new.size, new.crc)
                 new.commit(str(name))
             partition.there.append(name)

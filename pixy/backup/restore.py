@@ -21,7 +21,8 @@ from pixy.backup.object_names import partition_folder
 from pixy.backup.target import Target, read_object
 from pixy.backup.upkeep import read_state
 from pixy.cluster import FEATURE_LEVEL, FoundedCluster, FoundedNode, StateToFound, Topic
-from pixy.errors import CorruptData, DataDirectoryError, NotFound
+from pixy.errors import CorruptData, DataDirectoryError, InvalidTopic, NotFound
+from pixy.records import check_topic_name
 from pixy.storage import Disk, MakeWorker
 
 _AHEAD = 2
@@ -128,6 +129,10 @@ class Restore:
         made = {topic.name: topic for topic in state.made_topics()}
         for topic in topics:
             found = made.get(topic.topic)
+            try:
+                check_topic_name(topic.topic)  # it becomes a directory
+            except InvalidTopic as error:
+                raise CorruptData(f"backup {self._manifest.id}: {error}") from error
             if (
                 found is None
                 or found.topic_id != topic.topic_id

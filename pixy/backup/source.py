@@ -27,7 +27,7 @@ from pixy.records import OffsetRange, TopicPartition
 T = TypeVar("T")
 
 _FETCH_BYTES = 1 << 20
-_CALL_S = 90.0
+_CALL_S, _STATE_S = 90.0, 900.0
 _QUERIES_MAX = 1000
 _PAUSE_S, _PAUSE_MAX_S = 0.2, 5.0
 _FATAL = frozenset(
@@ -121,7 +121,7 @@ class ClusterSource:
         return self._call(
             lambda channel: [
                 answer.SerializeToString()
-                for answer in ClusterStub(channel).ExportState(request, timeout=_CALL_S)
+                for answer in ClusterStub(channel).ExportState(request, timeout=_STATE_S)
             ]
         )
 

@@ -16,6 +16,7 @@ from pixy.backup import (
 )
 from pixy.backup.batch_run import BatchRun
 from pixy.backup.object_names import partition_folder
+from pixy.backup.source import GivenBatches
 from pixy.backup.target import Target, put
 from pixy.backup.upkeep import partition_batches, read_state
 from pixy.errors import CorruptData, NotFound, Unavailable
@@ -197,3 +198,11 @@ def test_offsets_are_never_beyond_the_records(target: Target) -> None:
     (committed,) = [each.offset.offset for each in read_state(target, manifest).offsets()]
     (partition,) = manifest.topics[0].partitions
     assert (committed, partition.end) == (21, 22)
+
+
+def test_records_that_are_told_of_and_not_given_end_it(target: Target) -> None:
+    source = filled(partitions=1)
+    source.fetch = lambda wanted: iter([GivenBatches(b"", wanted.end)])  # type: ignore[method-assign]
+    with pytest.raises(CorruptData, match="from offset 0 on are told of, and not given"):
+        back_up(source, target)
+    assert target.sizes("") == {}

@@ -232,3 +232,11 @@ def test_a_backup_of_a_newer_release_is_refused(target: Target, tmp_path: Path) 
     manifest = replace(backed_up(filled(), target), feature_level=FEATURE_LEVEL + 1, version="9.9")
     with pytest.raises(DataDirectoryError, match=r"restore it with pixy 9\.9"):
         restore(target, manifest, tmp_path / "node")
+
+
+def test_a_topic_that_is_no_name_is_no_directory(target: Target, tmp_path: Path) -> None:
+    manifest = backed_up(filled(), target)
+    topic = replace(manifest.topics[0], topic="../../topic")
+    with pytest.raises(CorruptData, match="topic name"):
+        restore(target, replace(manifest, topics=(topic,)), tmp_path / "node")
+    assert not (tmp_path / "node").exists()
