@@ -127,6 +127,7 @@ class Cluster:
         numbers = range(1, nodes + 1)
         self.join = [self.network.advertised(number) for number in numbers]
         secret = folder / "secret"
+        folder.mkdir(exist_ok=True)
         secret.touch(mode=0o600)
         secret.write_text(_SECRET)
         options: dict[str, Any] = {"join": self.join, "secret_file": str(secret)}
