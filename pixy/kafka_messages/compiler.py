@@ -11,7 +11,8 @@ over arrays are nested in them, and fixed fields that follow each other are one 
 
 Every length and count is checked against what is left before it is used, so no message makes more
 elements than it has bytes. `pixy.kafka_messages.api` turns the errors of `struct` and of indexes
-into `MalformedKafkaMessage`.
+into `MalformedKafkaMessage`. Bytes behind a request are ignored, as by Kafka: librdkafka has some
+behind a Metadata request for all topics.
 
 Road not taken: a library. Those that know these versions copy the records, are ten times as slow,
 or trust a peer's counts.

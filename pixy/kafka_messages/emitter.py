@@ -70,9 +70,9 @@ class ReadEmitter(_Emitter):
             self._add("view = memoryview(b)")
         value = self._struct(message, fields, 1)
         self._flush()
-        self._add(
-            "if p != e:", '    raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")'
-        )
+        if message.endswith("Response"):
+            left = "{e - p} bytes are left behind the message"
+            self._add("if p != e:", f'    raise MalformedKafkaMessage(f"{left}")')
         self._add(f"return {value}")
         return self._lines
 

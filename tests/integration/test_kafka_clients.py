@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry
+from confluent_kafka.admin import ConfigResource as ConfluentResource
+from confluent_kafka.admin import NewPartitions as ConfluentPartitions
+from confluent_kafka.admin import NewTopic as ConfluentTopic
 
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.conftest import require
@@ -155,6 +160,35 @@ def test_librdkafka_describes_the_cluster(daemon: Daemon) -> None:
     ]
 
 
+def test_librdkafka_administers_topics(daemon: Daemon) -> None:
+    admin = AdminClient({"bootstrap.servers": daemon.addresses["kafka"]})
+
+    def done(futures: dict[Any, Any]) -> list[Any]:
+        return [future.result(60) for future in futures.values()]
+
+    done(admin.create_topics([ConfluentTopic("orders", 2, 1, config={"retention.ms": "60000"})]))
+    with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        done(admin.create_topics([ConfluentTopic("orders", 2, 1)]))
+    done(admin.create_partitions([ConfluentPartitions("orders", 3)]))
+    assert len(admin.list_topics("orders", 60).topics["orders"].partitions) == 3
+    resource = ConfluentResource(ConfluentResource.Type.TOPIC, "orders")
+    (options,) = done(admin.describe_configs([resource]))
+    assert options["retention.ms"].value == "60000"
+    changed = ConfigEntry("retention.ms", "70000", incremental_operation=AlterConfigOpType.SET)
+    altered = ConfluentResource(ConfluentResource.Type.TOPIC, "orders", incremental_configs=[changed])
+    done(admin.incremental_alter_configs([altered]))
+    (options,) = done(admin.describe_configs([resource]))
+    assert options["retention.ms"].value == "70000"
+    producer = Producer({"bootstrap.servers": daemon.addresses["kafka"]})
+    for _ in range(10):
+        producer.produce("orders", b"x", partition=0)
+    assert producer.flush(60) == 0
+    (removed,) = done(admin.delete_records([ConfluentPartition("orders", 0, 7)]))
+    assert removed.low_watermark == 7
+    done(admin.delete_topics(["orders"]))
+    assert admin.list_topics(timeout=60).topics == {}
+
+
 # --- aiokafka -------------------------------------------------------------------------------------
 
 
@@ -184,3 +218,19 @@ async def test_aiokafka_produces_and_reads_assigned_partitions(
         found = [(await asyncio.wait_for(consumer.getone(), 60)).value.decode() for _ in LINES]
         assert found == LINES
         assert await consumer.end_offsets([partition]) == {partition: len(LINES)}
+
+
+async def test_aiokafka_administers_topics(daemon: Daemon) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=daemon.addresses["kafka"])
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic("orders", 2, 1, topic_configs={"retention.ms": "60000"})])
+        await admin.create_partitions({"orders": NewPartitions(3)})
+        (described,) = await admin.describe_topics(["orders"])
+        assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
+        (configs,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "orders")])
+        assert "60000" in str(configs)
+        await admin.delete_topics(["orders"])
+        assert await admin.list_topics() == []
+    finally:
+        await admin.close()

@@ -89,9 +89,10 @@ def test_a_count_beyond_the_message_is_malformed(count: int) -> None:
         METADATA.parse_request(1, struct.pack(">i", count) + b"abc", 0)
 
 
-def test_bytes_behind_the_message_are_malformed() -> None:
+def test_bytes_behind_a_request_are_ignored_and_behind_a_response_malformed() -> None:
+    assert METADATA.parse_request(0, struct.pack(">i", 0) + b"x", 0).topics == []
     with pytest.raises(MalformedKafkaMessage, match="1 bytes are left"):
-        METADATA.parse_request(0, struct.pack(">i", 0) + b"x", 0)
+        API_VERSIONS.parse_response(0, struct.pack(">hi", 0, 0) + b"x", 0)
 
 
 @pytest.mark.parametrize(

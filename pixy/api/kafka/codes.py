@@ -8,6 +8,7 @@ again, while BROKER_NOT_AVAILABLE and THROTTLING_QUOTA_EXCEEDED are the end of a
 from pixy.errors import (
     CorruptData,
     DeadlineExceeded,
+    InvalidArgument,
     PixyError,
     ResourceExhausted,
     ServiceDisabled,
@@ -23,11 +24,13 @@ NOT_LEADER_OR_FOLLOWER = 6
 REQUEST_TIMED_OUT = 7
 COORDINATOR_LOAD_IN_PROGRESS = 14
 INVALID_REQUIRED_ACKS = 21
+TOPIC_ALREADY_EXISTS = 36
 INVALID_PARTITIONS = 37
+INVALID_REPLICATION_FACTOR = 38
 INVALID_REPLICA_ASSIGNMENT = 39
 INVALID_CONFIG = 40
 INVALID_REQUEST = 42
-UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+POLICY_VIOLATION = 44
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 KAFKA_STORAGE_ERROR = 56
 FETCH_SESSION_ID_NOT_FOUND = 70
@@ -50,3 +53,14 @@ def record_code(error: PixyError) -> int:
 def admin_code(error: PixyError) -> int:
     """The code of an error of any other API."""
     return REQUEST_TIMED_OUT if isinstance(error, Unavailable) else error.kafka_code
+
+
+def option_code(error: PixyError) -> int:
+    """The code of an error of what creates or changes topics: an invalid argument is an option, as
+    all others are checked before.
+    """
+    if isinstance(error, ResourceExhausted):
+        # A limit that does not pass by itself: THROTTLING_QUOTA_EXCEEDED would be tried again.
+        return POLICY_VIOLATION
+    code = admin_code(error)
+    return INVALID_CONFIG if code == INVALID_REQUEST and isinstance(error, InvalidArgument) else code

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import structlog
 
 from pixy.api.kafka.brokers import Brokers
+from pixy.api.kafka.configs import ConfigsApi
 from pixy.api.kafka.fetch import FetchApi
 from pixy.api.kafka.group_lists import GroupListsApi
 from pixy.api.kafka.group_offsets import GroupOffsetsApi
@@ -14,6 +15,7 @@ from pixy.api.kafka.metadata import MetadataApi
 from pixy.api.kafka.produce import ProduceApi
 from pixy.api.kafka.producer_ids import ProducerIdsApi
 from pixy.api.kafka.topic_ids import TopicIds
+from pixy.api.kafka.topics import TopicsApi
 from pixy.backend import ClassicGroups
 from pixy.config import Config, GrpcConfig
 from pixy.errors import StartError
@@ -63,6 +65,7 @@ class KafkaServer:
         here.
         """
         brokers, topic_ids = self._brokers, TopicIds(proxy)
+        options = self._config.proxies[proxy.name]
         clock, tasks = self._server.environment.clock, self._server.environment.tasks
         produce, fetch = ProduceApi(proxy, brokers, tasks), FetchApi(proxy, topic_ids, clock)
         metadata = MetadataApi(proxy, brokers, topic_ids)
@@ -71,6 +74,14 @@ class KafkaServer:
         yield ServedApi(1, 4, 16, fetch.fetch)
         yield ServedApi(2, 1, 8, ListOffsetsApi(proxy).list_offsets)
         yield ServedApi(3, 0, 13, metadata.metadata)
+        topics = TopicsApi(proxy, topic_ids, options)
+        yield ServedApi(19, 2, 7, topics.create_topics)
+        yield ServedApi(20, 1, 6, topics.delete_topics)
+        yield ServedApi(21, 0, 2, topics.delete_records)
+        yield ServedApi(37, 0, 3, topics.create_partitions)
+        configs = ConfigsApi(proxy, brokers, options)
+        yield ServedApi(32, 1, 4, configs.describe_configs)
+        yield ServedApi(44, 0, 1, configs.incremental_alter_configs)
         yield ServedApi(22, 0, 5, ProducerIdsApi(proxy).init_producer_id)
         yield ServedApi(60, 0, 2, metadata.describe_cluster)
         if proxy.classic_groups is not None:

@@ -47,8 +47,6 @@ class ApiVersionsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ApiVersionsRequest("", "")
 
 
@@ -80,8 +78,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ApiVersionsRequest(client_software_name_1, client_software_version_1)
 
 

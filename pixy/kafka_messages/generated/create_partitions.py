@@ -108,8 +108,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         topics_1.append(CreatePartitionsTopic(name_2, count_2, assignments_2))
     timeout_ms_1, validate_only_1 = _read_io(b, p)
     p += 5
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return CreatePartitionsRequest(topics_1, timeout_ms_1, validate_only_1)
 
 
@@ -177,8 +175,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return CreatePartitionsRequest(topics_1, timeout_ms_1, validate_only_1)
 
 

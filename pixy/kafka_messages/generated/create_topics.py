@@ -161,8 +161,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
         topics_1.append(CreatableTopic(name_2, num_partitions_2, replication_factor_2, assignments_2, configs_2))
     timeout_ms_1, validate_only_1 = _read_io(b, p)
     p += 5
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return CreateTopicsRequest(topics_1, timeout_ms_1, validate_only_1)
 
 
@@ -269,8 +267,6 @@ def parse_request_5(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return CreateTopicsRequest(topics_1, timeout_ms_1, validate_only_1)
 
 

@@ -50,8 +50,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         each_2 = b[p:q].decode()
         p = q
         groups_names_1.append(each_2)
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DeleteGroupsRequest(groups_names_1)
 
 
@@ -83,8 +81,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DeleteGroupsRequest(groups_names_1)
 
 

@@ -100,8 +100,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         topics_1.append(DeleteRecordsTopic(name_2, partitions_2))
     timeout_ms_1 = _read_i(b, p)[0]
     p += 4
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DeleteRecordsRequest(topics_1, timeout_ms_1)
 
 
@@ -156,8 +154,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DeleteRecordsRequest(topics_1, timeout_ms_1)
 
 

@@ -78,8 +78,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
         topic_names_1.append(each_2)
     timeout_ms_1 = _read_i(b, p)[0]
     p += 4
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DeleteTopicsRequest((), topic_names_1, timeout_ms_1)
 
 
@@ -113,8 +111,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DeleteTopicsRequest((), topic_names_1, timeout_ms_1)
 
 
@@ -157,8 +153,6 @@ def parse_request_6(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DeleteTopicsRequest(topics_1, (), timeout_ms_1)
 
 

@@ -54,8 +54,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeClusterRequest(include_cluster_authorized_operations_1, 1, False)
 
 
@@ -67,8 +65,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeClusterRequest(include_cluster_authorized_operations_1, endpoint_type_1, False)
 
 
@@ -80,8 +76,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeClusterRequest(include_cluster_authorized_operations_1, endpoint_type_1, include_fenced_brokers_1)
 
 

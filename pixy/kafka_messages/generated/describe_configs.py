@@ -108,8 +108,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
         resources_1.append(DescribeConfigsResource(resource_type_2, resource_name_2, configuration_keys_2))
     include_synonyms_1 = _read_o(b, p)[0]
     p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeConfigsRequest(resources_1, include_synonyms_1, False)
 
 
@@ -148,8 +146,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
         resources_1.append(DescribeConfigsResource(resource_type_2, resource_name_2, configuration_keys_2))
     include_synonyms_1, include_documentation_1 = _read_oo(b, p)
     p += 2
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeConfigsRequest(resources_1, include_synonyms_1, include_documentation_1)
 
 
@@ -214,8 +210,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeConfigsRequest(resources_1, include_synonyms_1, include_documentation_1)
 
 

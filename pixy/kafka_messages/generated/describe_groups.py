@@ -58,8 +58,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         each_2 = b[p:q].decode()
         p = q
         groups_1.append(each_2)
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeGroupsRequest(groups_1, False)
 
 
@@ -81,8 +79,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
         groups_1.append(each_2)
     include_authorized_operations_1 = _read_o(b, p)[0]
     p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeGroupsRequest(groups_1, include_authorized_operations_1)
 
 
@@ -116,8 +112,6 @@ def parse_request_5(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeGroupsRequest(groups_1, include_authorized_operations_1)
 
 

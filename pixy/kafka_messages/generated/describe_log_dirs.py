@@ -82,8 +82,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
             partitions_2 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             topics_1.append(DescribableLogDirTopic(topic_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeLogDirsRequest(topics_1)
 
 
@@ -132,8 +130,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return DescribeLogDirsRequest(topics_1)
 
 

@@ -205,8 +205,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
             p += 16
             partitions_2.append(FetchPartition(partition_3, -1, fetch_offset_3, -1, -1, partition_max_bytes_3))
         topics_1.append(FetchTopic(topic_2, bytes(16), partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FetchRequest(None, replica_id_1, None, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, 0, -1, topics_1, (), "")
 
 
@@ -235,8 +233,6 @@ def parse_request_5(b: bytes, p: int) -> Any:
             p += 24
             partitions_2.append(FetchPartition(partition_3, -1, fetch_offset_3, -1, log_start_offset_3, partition_max_bytes_3))
         topics_1.append(FetchTopic(topic_2, bytes(16), partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FetchRequest(None, replica_id_1, None, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, 0, -1, topics_1, (), "")
 
 
@@ -285,8 +281,6 @@ def parse_request_7(b: bytes, p: int) -> Any:
         partitions_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         forgotten_topics_data_1.append(ForgottenTopic(topic_2, bytes(16), partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FetchRequest(None, replica_id_1, None, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, topics_1, forgotten_topics_data_1, "")
 
 
@@ -335,8 +329,6 @@ def parse_request_9(b: bytes, p: int) -> Any:
         partitions_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         forgotten_topics_data_1.append(ForgottenTopic(topic_2, bytes(16), partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FetchRequest(None, replica_id_1, None, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, topics_1, forgotten_topics_data_1, "")
 
 
@@ -392,8 +384,6 @@ def parse_request_11(b: bytes, p: int) -> Any:
         raise cut(n, p, e)
     rack_id_1 = b[p:q].decode()
     p = q
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FetchRequest(None, replica_id_1, None, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, topics_1, forgotten_topics_data_1, rack_id_1)
 
 
@@ -516,8 +506,6 @@ def parse_request_12(b: bytes, p: int) -> Any:
             p = end_1
         if p != end_1:
             raise MalformedKafkaMessage(f"tag {tag_1} ends at byte {p} instead of {end_1}")
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FetchRequest(cluster_id_1, replica_id_1, None, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, topics_1, forgotten_topics_data_1, rack_id_1)
 
 
@@ -622,8 +610,6 @@ def parse_request_13(b: bytes, p: int) -> Any:
             p = end_1
         if p != end_1:
             raise MalformedKafkaMessage(f"tag {tag_1} ends at byte {p} instead of {end_1}")
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FetchRequest(cluster_id_1, replica_id_1, None, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, topics_1, forgotten_topics_data_1, rack_id_1)
 
 
@@ -737,8 +723,6 @@ def parse_request_15(b: bytes, p: int) -> Any:
             p = end_1
         if p != end_1:
             raise MalformedKafkaMessage(f"tag {tag_1} ends at byte {p} instead of {end_1}")
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FetchRequest(cluster_id_1, -1, replica_state_1, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, topics_1, forgotten_topics_data_1, rack_id_1)
 
 

@@ -56,8 +56,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         raise cut(n, p, e)
     key_1 = b[p:q].decode()
     p = q
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FindCoordinatorRequest(key_1, 0, ())
 
 
@@ -72,8 +70,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
     p = q
     key_type_1 = _read_b(b, p)[0]
     p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FindCoordinatorRequest(key_1, key_type_1, ())
 
 
@@ -96,8 +92,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FindCoordinatorRequest(key_1, key_type_1, ())
 
 
@@ -131,8 +125,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return FindCoordinatorRequest("", key_type_1, coordinator_keys_1)
 
 

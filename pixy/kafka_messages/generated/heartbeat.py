@@ -59,8 +59,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         raise cut(n, p, e)
     member_id_1 = b[p:q].decode()
     p = q
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return HeartbeatRequest(group_id_1, generation_id_1, member_id_1, None)
 
 
@@ -90,8 +88,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
             raise cut(n, p, e)
         group_instance_id_1 = b[p:q].decode()
         p = q
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return HeartbeatRequest(group_id_1, generation_id_1, member_id_1, group_instance_id_1)
 
 
@@ -139,8 +135,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return HeartbeatRequest(group_id_1, generation_id_1, member_id_1, group_instance_id_1)
 
 

@@ -123,8 +123,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         resources_1.append(AlterConfigsResource(resource_type_2, resource_name_2, configs_2))
     validate_only_1 = _read_o(b, p)[0]
     p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return IncrementalAlterConfigsRequest(resources_1, validate_only_1)
 
 
@@ -206,8 +204,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return IncrementalAlterConfigsRequest(resources_1, validate_only_1)
 
 

@@ -60,8 +60,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         p = q
     transaction_timeout_ms_1 = _read_i(b, p)[0]
     p += 4
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return InitProducerIdRequest(transactional_id_1, transaction_timeout_ms_1, -1, -1)
 
 
@@ -87,8 +85,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return InitProducerIdRequest(transactional_id_1, transaction_timeout_ms_1, -1, -1)
 
 
@@ -114,8 +110,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return InitProducerIdRequest(transactional_id_1, transaction_timeout_ms_1, producer_id_1, producer_epoch_1)
 
 

@@ -125,8 +125,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         metadata_2 = b[p:q]
         p = q
         protocols_1.append(JoinGroupRequestProtocol(name_2, metadata_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return JoinGroupRequest(group_id_1, session_timeout_ms_1, -1, member_id_1, None, protocol_type_1, protocols_1, None)
 
 
@@ -174,8 +172,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
         metadata_2 = b[p:q]
         p = q
         protocols_1.append(JoinGroupRequestProtocol(name_2, metadata_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return JoinGroupRequest(group_id_1, session_timeout_ms_1, rebalance_timeout_ms_1, member_id_1, None, protocol_type_1, protocols_1, None)
 
 
@@ -233,8 +229,6 @@ def parse_request_5(b: bytes, p: int) -> Any:
         metadata_2 = b[p:q]
         p = q
         protocols_1.append(JoinGroupRequestProtocol(name_2, metadata_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return JoinGroupRequest(group_id_1, session_timeout_ms_1, rebalance_timeout_ms_1, member_id_1, group_instance_id_1, protocol_type_1, protocols_1, None)
 
 
@@ -330,8 +324,6 @@ def parse_request_6(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return JoinGroupRequest(group_id_1, session_timeout_ms_1, rebalance_timeout_ms_1, member_id_1, group_instance_id_1, protocol_type_1, protocols_1, None)
 
 
@@ -441,8 +433,6 @@ def parse_request_8(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return JoinGroupRequest(group_id_1, session_timeout_ms_1, rebalance_timeout_ms_1, member_id_1, group_instance_id_1, protocol_type_1, protocols_1, reason_1)
 
 

@@ -76,8 +76,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         raise cut(n, p, e)
     member_id_1 = b[p:q].decode()
     p = q
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return LeaveGroupRequest(group_id_1, member_id_1, ())
 
 
@@ -114,8 +112,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
             group_instance_id_2 = b[p:q].decode()
             p = q
         members_1.append(MemberIdentity(member_id_2, group_instance_id_2, None))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return LeaveGroupRequest(group_id_1, "", members_1)
 
 
@@ -176,8 +172,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return LeaveGroupRequest(group_id_1, "", members_1)
 
 
@@ -252,8 +246,6 @@ def parse_request_5(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return LeaveGroupRequest(group_id_1, "", members_1)
 
 

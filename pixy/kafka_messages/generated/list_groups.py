@@ -40,8 +40,6 @@ class ListGroupsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ListGroupsRequest((), ())
 
 
@@ -51,8 +49,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ListGroupsRequest((), ())
 
 
@@ -84,8 +80,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ListGroupsRequest(states_filter_1, ())
 
 
@@ -139,8 +133,6 @@ def parse_request_5(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ListGroupsRequest(states_filter_1, types_filter_1)
 
 

@@ -111,8 +111,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
             p += 12
             partitions_2.append(ListOffsetsPartition(partition_index_3, -1, timestamp_3))
         topics_1.append(ListOffsetsTopic(name_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ListOffsetsRequest(replica_id_1, 0, topics_1)
 
 
@@ -141,8 +139,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
             p += 12
             partitions_2.append(ListOffsetsPartition(partition_index_3, -1, timestamp_3))
         topics_1.append(ListOffsetsTopic(name_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ListOffsetsRequest(replica_id_1, isolation_level_1, topics_1)
 
 
@@ -171,8 +167,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
             p += 16
             partitions_2.append(ListOffsetsPartition(partition_index_3, current_leader_epoch_3, timestamp_3))
         topics_1.append(ListOffsetsTopic(name_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ListOffsetsRequest(replica_id_1, isolation_level_1, topics_1)
 
 
@@ -227,8 +221,6 @@ def parse_request_6(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ListOffsetsRequest(replica_id_1, isolation_level_1, topics_1)
 
 

@@ -96,8 +96,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         name_2 = b[p:q].decode()
         p = q
         topics_1.append(MetadataRequestTopic(bytes(16), name_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return MetadataRequest(topics_1, True, False, False)
 
 
@@ -120,8 +118,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
             name_2 = b[p:q].decode()
             p = q
             topics_1.append(MetadataRequestTopic(bytes(16), name_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return MetadataRequest(topics_1, True, False, False)
 
 
@@ -146,8 +142,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
             topics_1.append(MetadataRequestTopic(bytes(16), name_2))
     allow_auto_topic_creation_1 = _read_o(b, p)[0]
     p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return MetadataRequest(topics_1, allow_auto_topic_creation_1, False, False)
 
 
@@ -172,8 +166,6 @@ def parse_request_8(b: bytes, p: int) -> Any:
             topics_1.append(MetadataRequestTopic(bytes(16), name_2))
     allow_auto_topic_creation_1, include_cluster_authorized_operations_1, include_topic_authorized_operations_1 = _read_ooo(b, p)
     p += 3
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return MetadataRequest(topics_1, allow_auto_topic_creation_1, include_cluster_authorized_operations_1, include_topic_authorized_operations_1)
 
 
@@ -214,8 +206,6 @@ def parse_request_9(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return MetadataRequest(topics_1, allow_auto_topic_creation_1, include_cluster_authorized_operations_1, include_topic_authorized_operations_1)
 
 
@@ -261,8 +251,6 @@ def parse_request_10(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return MetadataRequest(topics_1, allow_auto_topic_creation_1, include_cluster_authorized_operations_1, include_topic_authorized_operations_1)
 
 
@@ -308,8 +296,6 @@ def parse_request_11(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return MetadataRequest(topics_1, allow_auto_topic_creation_1, False, include_topic_authorized_operations_1)
 
 

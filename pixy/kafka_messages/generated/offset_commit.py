@@ -142,8 +142,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
                 p = q
             partitions_2.append(OffsetCommitRequestPartition(partition_index_3, committed_offset_3, -1, committed_metadata_3))
         topics_1.append(OffsetCommitRequestTopic(name_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetCommitRequest(group_id_1, generation_id_or_member_epoch_1, member_id_1, None, retention_time_ms_1, topics_1)
 
 
@@ -194,8 +192,6 @@ def parse_request_5(b: bytes, p: int) -> Any:
                 p = q
             partitions_2.append(OffsetCommitRequestPartition(partition_index_3, committed_offset_3, -1, committed_metadata_3))
         topics_1.append(OffsetCommitRequestTopic(name_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetCommitRequest(group_id_1, generation_id_or_member_epoch_1, member_id_1, None, -1, topics_1)
 
 
@@ -246,8 +242,6 @@ def parse_request_6(b: bytes, p: int) -> Any:
                 p = q
             partitions_2.append(OffsetCommitRequestPartition(partition_index_3, committed_offset_3, committed_leader_epoch_3, committed_metadata_3))
         topics_1.append(OffsetCommitRequestTopic(name_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetCommitRequest(group_id_1, generation_id_or_member_epoch_1, member_id_1, None, -1, topics_1)
 
 
@@ -308,8 +302,6 @@ def parse_request_7(b: bytes, p: int) -> Any:
                 p = q
             partitions_2.append(OffsetCommitRequestPartition(partition_index_3, committed_offset_3, committed_leader_epoch_3, committed_metadata_3))
         topics_1.append(OffsetCommitRequestTopic(name_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetCommitRequest(group_id_1, generation_id_or_member_epoch_1, member_id_1, group_instance_id_1, -1, topics_1)
 
 
@@ -414,8 +406,6 @@ def parse_request_8(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetCommitRequest(group_id_1, generation_id_or_member_epoch_1, member_id_1, group_instance_id_1, -1, topics_1)
 
 

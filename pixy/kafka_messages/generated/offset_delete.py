@@ -97,8 +97,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
             p += 4
             partitions_2.append(OffsetDeleteRequestPartition(partition_index_3))
         topics_1.append(OffsetDeleteRequestTopic(name_2, partitions_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetDeleteRequest(group_id_1, topics_1)
 
 

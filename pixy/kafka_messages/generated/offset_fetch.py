@@ -131,8 +131,6 @@ def parse_request_1(b: bytes, p: int) -> Any:
         partition_indexes_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         topics_1.append(OffsetFetchRequestTopic(name_2, partition_indexes_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetFetchRequest(group_id_1, topics_1, (), False)
 
 
@@ -168,8 +166,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
             partition_indexes_2 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             topics_1.append(OffsetFetchRequestTopic(name_2, partition_indexes_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetFetchRequest(group_id_1, topics_1, (), False)
 
 
@@ -229,8 +225,6 @@ def parse_request_6(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetFetchRequest(group_id_1, topics_1, (), False)
 
 
@@ -292,8 +286,6 @@ def parse_request_7(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetFetchRequest(group_id_1, topics_1, (), require_stable_1)
 
 
@@ -370,8 +362,6 @@ def parse_request_8(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetFetchRequest("", None, groups_1, require_stable_1)
 
 
@@ -464,8 +454,6 @@ def parse_request_9(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return OffsetFetchRequest("", None, groups_1, require_stable_1)
 
 

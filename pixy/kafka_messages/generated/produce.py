@@ -130,8 +130,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
                 p = q
             partition_data_2.append(PartitionProduceData(index_3, records_3))
         topic_data_1.append(TopicProduceData(name_2, partition_data_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ProduceRequest(transactional_id_1, acks_1, timeout_ms_1, topic_data_1)
 
 
@@ -215,8 +213,6 @@ def parse_request_9(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return ProduceRequest(transactional_id_1, acks_1, timeout_ms_1, topic_data_1)
 
 

@@ -45,8 +45,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         raise cut(n, p, e)
     auth_bytes_1 = b[p:q]
     p = q
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return SaslAuthenticateRequest(auth_bytes_1)
 
 
@@ -67,8 +65,6 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return SaslAuthenticateRequest(auth_bytes_1)
 
 

@@ -40,8 +40,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         raise cut(n, p, e)
     mechanism_1 = b[p:q].decode()
     p = q
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return SaslHandshakeRequest(mechanism_1)
 
 

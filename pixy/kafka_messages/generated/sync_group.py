@@ -107,8 +107,6 @@ def parse_request_0(b: bytes, p: int) -> Any:
         assignment_2 = b[p:q]
         p = q
         assignments_1.append(SyncGroupRequestAssignment(member_id_2, assignment_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return SyncGroupRequest(group_id_1, generation_id_1, member_id_1, None, None, None, assignments_1)
 
 
@@ -159,8 +157,6 @@ def parse_request_3(b: bytes, p: int) -> Any:
         assignment_2 = b[p:q]
         p = q
         assignments_1.append(SyncGroupRequestAssignment(member_id_2, assignment_2))
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return SyncGroupRequest(group_id_1, generation_id_1, member_id_1, group_instance_id_1, None, None, assignments_1)
 
 
@@ -245,8 +241,6 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return SyncGroupRequest(group_id_1, generation_id_1, member_id_1, group_instance_id_1, None, None, assignments_1)
 
 
@@ -359,8 +353,6 @@ def parse_request_5(b: bytes, p: int) -> Any:
         p = skip_tags(b, p)
     else:
         p += 1
-    if p != e:
-        raise MalformedKafkaMessage(f"{e - p} bytes are left behind the message")
     return SyncGroupRequest(group_id_1, generation_id_1, member_id_1, group_instance_id_1, protocol_type_1, protocol_name_1, assignments_1)
 
 
