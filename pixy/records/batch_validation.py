@@ -211,7 +211,7 @@ def _maybe_small(
         return None
     if limits.timestamp_ms_max is not None and header.max_timestamp > limits.timestamp_ms_max:
         return None
-    headers = headers_of_small(batch)
+    headers = headers_of_small(batch, producers=limits.producers)
     if headers == NOT_SMALL or headers > limits.headers_max:
         return None
     _spend(effort, cost + headers // _HEADERS_PER_RECORD)

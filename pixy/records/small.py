@@ -24,11 +24,15 @@ _CHECKSUMMED_FROM = 21
 _NO_PRODUCER = -1
 _NO_TIMESTAMP = -1
 _CONTINUATION = 0x80
+_EPOCH_AT, _SEQUENCE_AT, _NEGATIVE = 51, 53, 0x80
 
 
-def headers_of_small(batch: bytes | bytearray) -> int:
+def headers_of_small(batch: bytes | bytearray, *, producers: bool = False) -> int:
     """The number of headers of all records of a whole and valid batch that is small and not
     compressed; `NOT_SMALL` if it is not recognized.
+
+    Args:
+        producers: it may have a producer id.
     """
     size = len(batch)
     if not HEADER_BYTES < size <= SMALL_BYTES_MAX:
@@ -40,7 +44,7 @@ def headers_of_small(batch: bytes | bytearray) -> int:
         magic != MAGIC
         or length != size - LENGTH_PREFIX_BYTES
         or attributes & ~TIMESTAMP_TYPE_BIT
-        or producer != _NO_PRODUCER
+        or (producer != _NO_PRODUCER and not (producers and _is_numbered(producer, batch)))
         or not 0 < count <= _RECORDS_MAX
         or last_delta != count - 1
         or not _NO_TIMESTAMP <= first_timestamp <= max_timestamp
@@ -64,3 +68,8 @@ def headers_of_small(batch: bytes | bytearray) -> int:
     except (*UNREADABLE, MemoryError):
         return NOT_SMALL
     return headers if latest == max_timestamp else NOT_SMALL
+
+
+def _is_numbered(producer_id: int, batch: bytes | bytearray) -> bool:
+    """True if producer id, epoch and base sequence of a batch are 0 or above."""
+    return producer_id >= 0 and batch[_EPOCH_AT] < _NEGATIVE and batch[_SEQUENCE_AT] < _NEGATIVE

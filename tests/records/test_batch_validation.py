@@ -26,7 +26,16 @@ from pixy.records import (
     check_new_batches,
     read_header,
 )
-from tests.fakes.batches import batch_of, bomb, crowded_record, patched, raw_batch, raw_record, varint
+from tests.fakes.batches import (
+    batch_of,
+    batch_of_producer,
+    bomb,
+    crowded_record,
+    patched,
+    raw_batch,
+    raw_record,
+    varint,
+)
 
 ANY_SIZE = BatchLimits(1 << 20)
 GOOD = batch_of(b"a", b"b")
@@ -103,6 +112,17 @@ def test_an_invalid_batch_is_rejected_with_the_reason(batch: bytes, text: str) -
             check_new_batches(before + batch, ANY_SIZE)
         assert str(caught.value).startswith(place)
         assert text in str(caught.value)
+
+
+def test_a_producer_is_taken_where_the_limits_say_so() -> None:
+    limits = BatchLimits(1 << 20, producers=True)
+    batch = bytes(batch_of_producer(7, 0, 5, b"x"))
+    assert [each.records for each in check_new_batches(batch + GOOD, limits)] == [1, 2]
+    assert check_forwarded_batches(batch)
+    for producer in ((-2, 0, 0), (7, -1, 0), (7, 0, -1), (7, -1, -1)):
+        wrong = bytes(batch_of_producer(*producer, b"x"))
+        with pytest.raises(InvalidBatch, match="expected 0 or above"):
+            check_new_batches(wrong, limits)
 
 
 @given(st.binary(max_size=200), st.integers(0, 150), st.binary(max_size=30))

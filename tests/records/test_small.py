@@ -7,7 +7,7 @@ import pytest
 from pixy.errors import PixyError
 from pixy.records import NOT_SMALL, BatchLimits, CheckEffort, NewRecord, build_batch, headers_of_small
 from pixy.records.batch_validation import check_forwarded_batches, check_new_batches
-from tests.fakes.batches import batch_of, patched, raw_batch, raw_record
+from tests.fakes.batches import batch_of, batch_of_producer, patched, raw_batch, raw_record
 
 ATTRIBUTES, MAX_TIMESTAMP = 21, 35
 HEADERS = [("name", b"value"), ("other", None)]
@@ -51,6 +51,15 @@ def test_what_programs_write_is_recognized(count: int, size: int, headers: int) 
 )
 def test_anything_else_is_left_to_the_whole_check(batch: bytes) -> None:
     assert headers_of_small(batch) == NOT_SMALL
+
+
+def test_batches_of_producers_are_recognized_where_they_are_taken() -> None:
+    batch = bytes(batch_of_producer(2**40, 3, 70_000, b"x", b"y"))
+    assert headers_of_small(batch) == NOT_SMALL
+    assert headers_of_small(batch, producers=True) == 0
+    for at, size in ((43, 8), (51, 2), (53, 4)):
+        wrong = patched(batch, at, b"\xff" * size if at > 43 else b"\xfe" * size)
+        assert headers_of_small(wrong, producers=True) == NOT_SMALL
 
 
 def whole_check(batch: bytes, monkeypatch: pytest.MonkeyPatch) -> bool:

@@ -107,7 +107,8 @@ class PartitionRecovery:
                 return left
             except CorruptData as error:
                 self.damage = error
-        self.replica.producers = ProducerTable(is_known=False)
+        if self.position is not None and self.position.producers:
+            self.replica.producers = ProducerTable(is_known=False)
         return []
 
 

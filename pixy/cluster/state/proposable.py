@@ -56,7 +56,7 @@ def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, s
     if (
         kind == _RECORD_BATCH
         and raft_group >= FIRST_PARTITION_GROUP
-        and NOT_SMALL < headers_of_small(payload) <= _HEADERS_MAX
+        and NOT_SMALL < headers_of_small(payload, producers=True) <= _HEADERS_MAX
     ):
         return ""  # nearly all
     if kind == _COMMAND:

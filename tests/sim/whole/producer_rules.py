@@ -29,7 +29,15 @@ PRODUCER_RULES: dict[str, Rule[Swarm]] = {
     ),
     "what producers have written is kept and copied": Rule(
         [patch.object(ProducerTable, "kept", broken.keeps_nothing)],
-        _producing(FaultKind.CRASH, FaultKind.CRASH_ALL, FaultKind.LAGGARD),
+        # Slow ones: what they have written last is not in the journal any more.
+        _producing(
+            FaultKind.CRASH,
+            FaultKind.CRASH_ALL,
+            FaultKind.LAGGARD,
+            producing=Producing(6, think_s=0.6, moves=0.5, again=0.3),
+            duration_s=12.0,
+        ),
+        seed=2,
     ),
     "a batch of a producer follows the one before": Rule(
         [patch.object(producers, "_judge_known", broken.accepts_a_gap)], _producing(*CUTS)
