@@ -12,6 +12,7 @@ import pytest
 
 from pixy.backend.embedded import producer_ids
 from pixy.cluster.node_commands import NodeCommands
+from pixy.cluster.replicas import retention
 from pixy.config import StorageConfig
 from pixy.errors import (
     DuplicateSequence,
@@ -19,9 +20,10 @@ from pixy.errors import (
     InvalidProducerEpoch,
     OutOfOrderSequence,
     PixyError,
+    TooManyProducers,
     Unavailable,
 )
-from pixy.records import TopicPartition
+from pixy.records import TopicPartition, producers
 from tests.backend.test_copied_replicas import copied
 from tests.backend.test_replicas_that_were_away import (
     OPTIONS,
@@ -397,3 +399,27 @@ def test_a_producer_that_writes_nothing_is_forgotten_by_all_at_the_word_of_the_l
         assert await send(cluster[1], 7, b"back", producer_id=1) == sequence + 1
 
     run_cluster(scenario, tmp_path, **options)
+
+
+def test_a_crowded_partition_forgets_those_that_are_quiet_and_takes_new_ones_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
+    monkeypatch.setattr(retention, "_CROWDED", 3)
+    monkeypatch.setattr(retention, "_QUIET_MS", 10_000)
+    options: dict[str, Any] = {"storage": StorageConfig(reserve_bytes=0, retention_check=1.0)}
+
+    async def scenario(cluster: NodeCluster) -> None:
+        node = cluster[1]
+        await node.backend.create_topic("topic", 1)
+        await asyncio.sleep(5)
+        for producer_id in range(4):
+            await send(node, 0, b"x", producer_id=producer_id)
+        assert await refused(send(node, 0, b"x", producer_id=4)) is TooManyProducers
+        for sequence in range(1, 20):
+            assert await send(node, sequence, b"x") == sequence + 3
+            await asyncio.sleep(1)
+        assert knows(node, 1)
+        assert await send(node, 0, b"x", producer_id=4) == 23
+
+    run_cluster(scenario, tmp_path, 1, **options)

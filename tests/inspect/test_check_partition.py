@@ -9,8 +9,8 @@ import pytest
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_partition
 from pixy.inspect.replayed_entries import ReplayedEntries
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.records import patch_batch, read_header
-from pixy.storage import RealDisk
+from pixy.records import ProducerTable, patch_batch, read_header
+from pixy.storage import PRODUCERS_FILE, PRODUCERS_PART, RealDisk, write_table
 from pixy.storage.disk.disk import RealFile
 from pixy.storage.disk.scan import scan_batches
 from pixy.storage.partition.log_segments import AgedSegments
@@ -291,3 +291,22 @@ def test_a_bad_sector_is_damage(partition: Partition) -> None:
     check_partition(disk, partition.directory, partition.applied, NOTHING, report)
     damages = [each.found for each in report.findings if each.verdict is Verdict.DAMAGED]
     assert damages[0] == "byte 0 cannot be read: Input/output error"
+
+
+def test_producers_that_are_lost_are_a_warning_and_newer_ones_refuse_the_start(partition: Partition) -> None:
+    path = partition.directory / PRODUCERS_FILE
+    (partition.directory / PRODUCERS_PART).write_bytes(b"half")
+    assert partition.wrong() == []
+    partition.applied.producers = True
+    [(verdict, where, found)] = partition.wrong()
+    assert (verdict, where) == ("warning", "topic-0/producers")
+    assert "the next start finds the producers anew" in found
+    write_table(RealDisk(), partition.directory, ProducerTable().kept(20).encoded())
+    assert partition.wrong() == []
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert [verdict for verdict, _, _ in partition.wrong()] == ["warning"]
+    path.write_bytes(whole[:8] + b"\x02\0\0\0" + whole[12:])
+    [(verdict, _, found)] = partition.wrong()
+    assert verdict == "damaged"
+    assert found.endswith(": the next start is refused")

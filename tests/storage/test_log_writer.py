@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.records import KeptProducers, ProducerTable
 from pixy.storage import (
     DamagedLog,
     LogWriter,
@@ -18,6 +19,7 @@ from pixy.storage import (
     StagedPart,
     SyncedLog,
     WriterPace,
+    read_producers,
 )
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
@@ -396,6 +398,24 @@ async def test_a_full_disk_is_waited_out_and_nothing_is_lost_or_written_twice(be
         assert b"".join(log.read(0, 1 << 20).batches) == b"".join(
             each for each in log._tail._batches if isinstance(each, bytearray)
         )
+
+
+async def test_producers_are_written_before_their_position_and_wait_for_room_too(bench: Bench) -> None:
+    log, path = bench.logs[0], bench.logs[0]._files.directory / "producers"
+    bench.append()
+    log.keep_producers(KeptProducers({}, 7, log.end_offset))
+    full(bench.disk, "create", "producers.part")
+    flush = asyncio.create_task(bench.writer.flush())
+    await bench.write()
+    assert (bench.writer.blocked is not None, bench.synced, path.exists()) == (True, [], False)
+    bench.disk.heal()
+    await bench.drive(flush)
+    assert bench.writer.blocked is None
+    assert bench.ends() == [[(1, 1, ONE)]]
+    assert ProducerTable.decoded(read_producers(bench.disk, path)).forgotten == 7
+    bench.append()
+    await bench.flush()
+    assert len(bench.disk.did("rename", "producers")) == 1, "nothing is to be kept"
 
 
 async def test_a_sync_that_was_due_when_the_disk_was_full_comes_when_there_is_room(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.cluster.state.metadata import DeletedTopic, LeftNode, MetadataState, check_partitions
+from pixy.cluster.state.nodes import PRODUCERS_LEVEL
 from pixy.cluster.state.topic import Topic
 from pixy.errors import (
     DataDirectoryError,
@@ -21,6 +22,7 @@ from pixy.errors import (
 )
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import (
+    AllocateProducerIds,
     AlterTopic,
     ClusterRecord,
     CreateTopic,
@@ -377,6 +379,24 @@ def test_a_node_that_leaves_loses_its_replicas_and_its_id(leave: Callable[[int],
     assert isinstance(state.apply(register(b"s2")), FailedPrecondition)
     assert state.apply(register(b"s4")) == 4
     assert applied(state, create("c", 3)).replicas == ((4, 1, 3), (3, 4, 1), (1, 4, 3))
+
+
+def test_blocks_of_producer_ids_follow_each_other() -> None:
+    state = cluster_of(2)
+    for node_id in (1, 2):
+        state.apply(start(node_id, b"s%d" % node_id, 2, feature_level=PRODUCERS_LEVEL))
+    command = MetadataCommand(allocate_producer_ids=AllocateProducerIds(count=1000)).SerializeToString()
+    assert [state.apply(command) for _ in range(3)] == [0, 1000, 2000]
+    assert restored_of(state).apply(command) == 3000
+
+
+def test_no_producer_ids_are_given_while_a_node_would_not_know_producers() -> None:
+    state = cluster_of(2)
+    state.apply(start(1, b"s1", 2, feature_level=PRODUCERS_LEVEL))
+    state.apply(start(2, b"s2", 2, feature_level=PRODUCERS_LEVEL - 1))
+    command = MetadataCommand(allocate_producer_ids=AllocateProducerIds(count=1000)).SerializeToString()
+    assert isinstance(state.apply(command), FailedPrecondition)
+    assert state.next_producer_id == 0
 
 
 def test_a_node_with_the_only_replica_can_only_be_forgotten() -> None:

@@ -126,6 +126,18 @@ async def test_numbers_that_lost_entries_may_have_given_out_are_left_out(tmp_pat
         assert cluster.node.state_groups.sinks.table.next_stage > 2**32
 
 
+async def test_producer_ids_that_lost_nodes_may_have_given_are_not_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("node_commands", "state.metadata", "unsafe_recovery.lost_majority"):
+        monkeypatch.setattr(f"pixy.cluster.{module}.PRODUCERS_LEVEL", 0)
+    survivor = await formed_with_records(tmp_path, b"a")
+    survivor.end()
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        assert await cluster.node.commands.allocate_producer_ids(1) == 2**31
+
+
 async def test_consumer_groups_skip_no_record_that_gets_the_offset_of_a_lost_one(tmp_path: Path) -> None:
     survivor = await formed_with_records(tmp_path, b"a", b"b")
     offsets = {"ahead": (7, "", 7), "acks": (1, "BC", 5), "behind": (1, "BC", 2), "set": (1, "BC", 0)}
