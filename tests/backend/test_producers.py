@@ -405,8 +405,8 @@ def test_a_crowded_partition_forgets_those_that_are_quiet_and_takes_new_ones_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
-    monkeypatch.setattr(retention, "_CROWDED", 3)
-    monkeypatch.setattr(retention, "_QUIET_MS", 10_000)
+    monkeypatch.setattr(retention, "CROWDED", 3)
+    monkeypatch.setattr(retention, "QUIET_MS", 10_000)
     options: dict[str, Any] = {"storage": StorageConfig(reserve_bytes=0, retention_check=1.0)}
 
     async def scenario(cluster: NodeCluster) -> None:

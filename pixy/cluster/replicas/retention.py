@@ -29,9 +29,9 @@ log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_ITERATION = 200
 _GROUPS_PER_ITERATION = 500
-_CROWDED = PRODUCERS_MAX * 3 // 4
+CROWDED = PRODUCERS_MAX * 3 // 4
 """Producers of a partition from which on those are forgotten that have been quiet for a while."""
-_QUIET_MS = 600_000
+QUIET_MS = 600_000
 """That while: twice the time for which clients send a batch again (librdkafka: 5 minutes)."""
 _TOUCHES = 8
 """Times that a consumer group with members is recorded as active within the time after which its
@@ -114,8 +114,8 @@ class Retention:
 
     def _check_producers(self, replica: PartitionReplica, producers: ProducerTable, now_ms: int) -> None:
         kept_ms = round(self._storage.producers_retention * 1000)
-        if len(producers) >= _CROWDED:
-            kept_ms = min(kept_ms, _QUIET_MS)
+        if len(producers) >= CROWDED:
+            kept_ms = min(kept_ms, QUIET_MS)
         # What they write has the time of the check before.
         kept_ms += round(2000 * self._storage.retention_check)
         idle = producers.idle(now_ms, now_ms - kept_ms, EXPIRED_MAX)
