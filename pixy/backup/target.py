@@ -26,6 +26,7 @@ Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 _PART = ".part"
+_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 _NUMBERS = count()
 """Of files that are being written by this process."""
 
@@ -263,6 +264,8 @@ class FsspecTarget:
             raise FailedPrecondition(f"{url}: {error}") from error
         self._fs: Any = found[0]
         self._root = str(found[1]).rstrip("/")
+        # They have no directories, and a driver that is to make one makes a bucket.
+        self._is_store = url.partition("://")[0] in _STORES
 
     def begin(self, folder: str) -> ObjectWriter:
         """As `Target`."""
@@ -273,8 +276,13 @@ class FsspecTarget:
         full = f"{self._root}/{path}"
 
         def write() -> None:
-            self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
-            self._fs.pipe_file(full, data)
+            try:
+                self._fs.pipe_file(full, data)
+            except FileNotFoundError:
+                if self._is_store:
+                    raise
+                self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
+                self._fs.pipe_file(full, data)
 
         self._run(write)
 
