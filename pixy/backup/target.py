@@ -323,7 +323,7 @@ class FsspecTarget:
         try:
             return call()
         except FileNotFoundError as error:
-            raise NotFound(f"{self.url}: {error} is not there") from error
+            raise NotFound(f"{self.url}: not found: {error}") from error
         except Exception as error:  # drivers raise what their libraries do
             raise Unavailable(f"{self.url}: {type(error).__name__}: {error}") from error
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pixy.cli.connection import DaemonConnection, client_command
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command
 from pixy.cli.output import counted, print_json, print_line, print_table, report_error
 from pixy.cli.times import parse_time_ms
 
@@ -63,7 +63,12 @@ def create(target: str, topics: str, rate: str, connection: DaemonConnection) ->
     from pixy.backup import Backup, BackupOptions, BackupProgress, ClusterSource, open_target
 
     def open_channel(address: str) -> "grpc.Channel":
-        return (replace(connection, address=address) if address else connection).channel()
+        if not address:
+            return connection.channel()
+        try:
+            return replace(connection, address=address).channel()
+        except click.UsageError as error:  # a node says that it is reached where nobody can
+            raise CallFailed(error.message) from error
 
     options = BackupOptions(topics=_names(topics), bytes_per_second=_size(rate))
     source = ClusterSource(open_channel, connection.cluster, give_up_s=connection.timeout)
