@@ -174,8 +174,8 @@ class BrokerNodes(NamedTuple):
     Attributes:
         cluster_id: random, as text.
         own_id: of this process.
-        brokers: nodes that lead partitions, and that clients reach; none if clients are to ask this
-            process for everything.
+        brokers: other nodes, by id, that lead partitions and that such clients reach. This process
+            takes requests for what none of these leads.
     """
 
     cluster_id: str
@@ -647,6 +647,12 @@ class Backend(StagedWrites, Protocol):
     @property
     def broker_nodes(self) -> BrokerNodes:
         """The nodes, as this process knows them. The same object as long as nothing has changed."""
+
+    async def find_brokers(self) -> BrokerNodes:
+        """The nodes, as they say themselves now. One that does not answer is left out."""
+
+    def announce_broker(self, address: str) -> None:
+        """Tell other nodes that clients of Kafka's protocol reach this process at an address."""
 
     @property
     def troubles(self) -> Sequence[str]:

@@ -846,3 +846,25 @@ class AppliedRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppliedRequest: _TypeAlias = AppliedRequest  # noqa: Y015
+
+@_typing.final
+class BrokerResponse(_message.Message):
+    """Where clients of Kafka's protocol reach the node that is asked. The request is empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """As host:port; empty: it does not serve them."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerResponse: _TypeAlias = BrokerResponse  # noqa: Y015

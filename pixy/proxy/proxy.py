@@ -586,6 +586,14 @@ class Proxy:
         """The nodes, as `Backend.broker_nodes`."""
         return self._backend.broker_nodes
 
+    async def find_brokers(self) -> BrokerNodes:
+        """The nodes, as `Backend.find_brokers`."""
+        return await self._backend.find_brokers()
+
+    def announce_broker(self, address: str) -> None:
+        """Tell other nodes of an address, as `Backend.announce_broker`."""
+        self._backend.announce_broker(address)
+
     @property
     def classic_groups(self) -> ClassicGroups | None:
         """Groups of Kafka clients, as `Backend.classic_groups`."""

@@ -22,6 +22,7 @@ async def test_clients_of_kafkas_protocol_ask_this_node_for_everything(backend: 
     nodes = backend.broker_nodes
     assert (nodes.own_id, nodes.brokers) == ((await backend.cluster_status()).self_id, ())
     assert nodes.cluster_id
+    assert await backend.find_brokers() == nodes
 
 
 @pytest.mark.parametrize("how", ["remove_node", "forget_node"])

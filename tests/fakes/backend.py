@@ -737,6 +737,12 @@ class FakeBackend:
     def broker_nodes(self) -> BrokerNodes:
         return BrokerNodes("fake", 1)
 
+    async def find_brokers(self) -> BrokerNodes:
+        return self.broker_nodes
+
+    def announce_broker(self, address: str) -> None:
+        """As `Backend.announce_broker`: no other process asks."""
+
     async def cluster_status(self) -> ClusterStatus:
         await self.step("cluster_status")
         return self.status

@@ -1,8 +1,8 @@
 """The nodes of a cluster as Kafka's clients see them: brokers with addresses, and the leaders of
 partitions.
 
-Where the backend knows no other nodes that clients could go to, this process is the only broker and
-leads everything: the backend brings records to where they belong.
+A partition that no other broker leads is this one's for its clients: a node without this API may
+lead it, or a Kafka that pixy is in front of. The backend brings records to where they belong.
 """
 
 from collections.abc import Sequence
@@ -55,24 +55,34 @@ class Brokers:
         own = others.get(nodes.own_id, BrokerNode(nodes.own_id, "", ""))
         return sorted({**others, nodes.own_id: own._replace(address=self.own_address)}.values())
 
+    async def find(self) -> None:
+        """Ask the other nodes, for `all`, `leads` and `leadership`."""
+        await self._proxy.find_brokers()
+
     def leads(self, partition: TopicPartition) -> bool:
-        """True unless another broker leads a partition that is known here."""
+        """True unless another broker leads a partition that is known here.
+
+        Raises:
+            Unavailable: the cluster has not been reached yet.
+        """
         nodes = self._proxy.broker_nodes
         if not nodes.brokers:
             return True
         topic = self._proxy.log.known(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return True
-        return topic.partitions[partition.partition].leader in (nodes.own_id, NO_LEADER)
+        leader = topic.partitions[partition.partition].leader
+        return all(each.node_id != leader for each in nodes.brokers)
 
     def leadership(self, partition: PartitionDescription) -> Leadership:
         """The leader and the replicas of a partition."""
         nodes = self._proxy.broker_nodes
+        own, leader, replicas, isr = nodes.own_id, partition.leader, partition.replicas, partition.isr
         if not nodes.brokers:
-            own = (nodes.own_id,)
-            return Leadership(nodes.own_id, own, own)
-        offline = [each for each in partition.replicas if each not in partition.isr]
-        return Leadership(partition.leader, partition.replicas, partition.isr, offline)
+            return Leadership(own, (own,), (own,))
+        if leader != NO_LEADER and all(each.node_id != leader for each in nodes.brokers):
+            leader = own
+        return Leadership(leader, replicas, isr, [each for each in replicas if each not in isr])
 
 
 def host_and_port(address: str) -> tuple[str, int]:

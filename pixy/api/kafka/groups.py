@@ -49,10 +49,11 @@ class GroupsApi:
         self._groups = groups
         self._brokers = brokers
 
-    def find_coordinator(
+    async def find_coordinator(
         self, exchange: WireExchange, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         """Name the node that leads the state group of a consumer group."""
+        await self._brokers.find()
         if exchange.version >= _KEYS_FROM:
             found = [self._coordinator(key, request.key_type) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)

@@ -60,6 +60,7 @@ class MetadataApi:
     async def metadata(self, exchange: WireExchange, request: MetadataRequest) -> MetadataResponse:
         """Describe topics. Missing ones are created if that is configured and asked for."""
         brokers = self._brokers
+        await brokers.find()
         topics = request.topics
         if topics is None or (not topics and not exchange.version):
             try:
@@ -88,6 +89,7 @@ class MetadataApi:
     ) -> DescribeClusterResponse:
         """Describe the brokers."""
         brokers = self._brokers
+        await brokers.find()
         if request.endpoint_type != _BROKERS:
             return DescribeClusterResponse(
                 0, _UNSUPPORTED_ENDPOINT_TYPE, "controllers have no addresses of their own", _CONTROLLERS

@@ -17,6 +17,7 @@ from pixy.api.kafka.codes import (
 )
 from pixy.backend import TopicPartition
 from pixy.client_address import client_address
+from pixy.errors import Unavailable
 from pixy.kafka_messages.generated.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -76,8 +77,11 @@ class ProduceApi:
 
     def _why_refused(self, partition: TopicPartition, data: PartitionProduceData, version: int) -> int:
         """The code of a batch that is not looked at, 0 if it is."""
-        if not self._brokers.leads(partition):
-            return NOT_LEADER_OR_FOLLOWER
+        try:
+            if not self._brokers.leads(partition):
+                return NOT_LEADER_OR_FOLLOWER
+        except Unavailable as error:
+            return record_code(error)
         records = data.records
         if version < _ZSTD_FROM and records is not None and len(records) > _ATTRIBUTES_AT:
             # KIP-110

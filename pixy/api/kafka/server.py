@@ -56,6 +56,7 @@ class KafkaServer:
     def __init__(self, config: Config, proxy: Proxy, server: Server) -> None:
         self._config = config
         self._server = server
+        self._proxy = proxy
         self._brokers = Brokers(proxy)
         self.table = ApiTable([*self._apis(proxy)])
         self._factory = WireFactory(server.environment, self.table, wire_options(config.grpc))
@@ -74,7 +75,7 @@ class KafkaServer:
         yield ServedApi(1, 4, 16, fetch.fetch)
         yield ServedApi(2, 1, 8, ListOffsetsApi(proxy).list_offsets)
         yield ServedApi(3, 0, 13, metadata.metadata)
-        topics = TopicsApi(proxy, topic_ids, options)
+        topics = TopicsApi(proxy, brokers, topic_ids, options)
         yield ServedApi(19, 2, 7, topics.create_topics)
         yield ServedApi(20, 1, 6, topics.delete_topics)
         yield ServedApi(21, 0, 2, topics.delete_records)
@@ -131,4 +132,5 @@ class KafkaServer:
             log.warning("there is no Kafka API: its default address is taken", reason=str(error))
             return {}
         self._brokers.own_address = config.advertised.kafka or real
+        self._proxy.announce_broker(self._brokers.own_address)
         return {"kafka": real}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from pixy.aio.steps import in_steps
+from pixy.api.kafka.brokers import Brokers
 from pixy.api.kafka.codes import (
     INVALID_CONFIG,
     INVALID_PARTITIONS,
@@ -65,12 +66,14 @@ class TopicsApi:
 
     Args:
         proxy: of the cluster.
+        brokers: of the cluster.
         topic_ids: of the cluster.
         config: of the cluster.
     """
 
-    def __init__(self, proxy: Proxy, topic_ids: TopicIds, config: ProxyConfig) -> None:
+    def __init__(self, proxy: Proxy, brokers: Brokers, topic_ids: TopicIds, config: ProxyConfig) -> None:
         self._proxy = proxy
+        self._brokers = brokers
         self._topic_ids = topic_ids
         self._config = config
 
@@ -104,7 +107,8 @@ class TopicsApi:
             return _not_created(asked, INVALID_REPLICATION_FACTOR, message)
         try:
             options = own_options((each.name, each.value) for each in asked.configs)
-            if replication > 1:
+            if replication > 1 or (replication == 1 and len(self._brokers.all()) > 1):
+                # A node alone has one replica of each topic, until others join.
                 options["replication"] = str(replication)
             if validate_only:
                 return await self._would_be_created(asked, options)

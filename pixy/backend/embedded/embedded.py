@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from pixy.aio.steps import in_steps
 from pixy.aio.tasks import Tasks
+from pixy.backend.embedded.broker_addresses import BrokerAddresses
 from pixy.backend.embedded.call_handlers import CallHandlers
 from pixy.backend.embedded.classic_groups import NodeClassicGroups
 from pixy.backend.embedded.consumer_groups import ConsumerGroups
@@ -130,7 +131,8 @@ class EmbeddedBackend:
         node.observer = TopicObserver(self._members, self._descriptions, self._readiness_changed)
         self._handlers = CallHandlers(node, self._local, self._check_running)
         node.methods.update(self._handlers.by_method())
-        self._nodes = BrokerNodes("", 0)
+        self._brokers = BrokerAddresses(node, self._tasks)
+        node.methods.update(self._brokers.handlers())
         self._stopped = False
 
     # --- life -------------------------------------------------------------------------------------
@@ -599,10 +601,13 @@ class EmbeddedBackend:
 
     @property
     def broker_nodes(self) -> BrokerNodes:
-        node = self._node
-        if self._nodes.own_id != node.node_id:
-            self._nodes = BrokerNodes(node.cluster_id.hex(), node.node_id)
-        return self._nodes
+        return self._brokers.nodes
+
+    async def find_brokers(self) -> BrokerNodes:
+        return await self._brokers.find()
+
+    def announce_broker(self, address: str) -> None:
+        self._brokers.own = address
 
     @property
     def troubles(self) -> Sequence[str]:

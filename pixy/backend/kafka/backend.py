@@ -421,6 +421,12 @@ class KafkaBackend:
     def broker_nodes(self) -> BrokerNodes:
         return _ONLY_NODE
 
+    async def find_brokers(self) -> BrokerNodes:
+        return self.broker_nodes
+
+    def announce_broker(self, address: str) -> None:
+        """As `Backend.announce_broker`: no other process asks."""
+
     @property
     def troubles(self) -> Sequence[str]:
         return self._staged.troubles

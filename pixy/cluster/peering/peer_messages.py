@@ -146,6 +146,7 @@ class PeerMethod(IntEnum):
     FETCH_COPY = 18
     END_COPY = 19
     APPLIED = 20
+    BROKER = 21
 
 
 class Beat(NamedTuple):

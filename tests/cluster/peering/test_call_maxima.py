@@ -34,7 +34,7 @@ OF_METHODS: dict[int, Any] = {
     PeerMethod.END_COPY: copies_pb.EndCopyRequest,
     PeerMethod.APPLIED: pb.AppliedRequest,
 }
-"""Those without lists; FETCH_SNAPSHOT has a codec of its own, NODES and STATUS are empty."""
+"""Those without lists; FETCH_SNAPSHOT has a codec of its own, the others are empty."""
 CASES = [(method, path) for method, request in REQUESTS.items() for path in repeated_fields(request)]
 
 
@@ -46,7 +46,7 @@ def test_each_repeated_field_of_each_request_has_a_maximum_and_nothing_else() ->
     assert {method: kind.DESCRIPTOR for method, kind in KINDS.items()} == REQUESTS
     assert {name_of(REQUESTS[method], path) for method, path in CASES} == set(ELEMENTS_MAX)
     assert not [path for request in OF_METHODS.values() for path in repeated_fields(request.DESCRIPTOR)]
-    others = {PeerMethod.FETCH_SNAPSHOT, PeerMethod.NODES, PeerMethod.STATUS}
+    others = {PeerMethod.FETCH_SNAPSHOT, PeerMethod.NODES, PeerMethod.STATUS, PeerMethod.BROKER}
     assert {*REQUESTS, *OF_METHODS, *others} == {*PeerMethod}
 
 
