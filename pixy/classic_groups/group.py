@@ -317,7 +317,7 @@ class ClassicGroup:
     def _why_too_large(self, join: GroupJoin) -> GroupCode:
         options = self._options
         size, member = joined_bytes(join), self.members.get(join.member_id)
-        if size > options.member_bytes_max:
+        if size + len(join.protocol_type) > options.member_bytes_max:
             return GroupCode.INVALID_REQUEST
         if self.members.size + size - (0 if member is None else member.size) > options.group_bytes_max:
             return GroupCode.GROUP_MAX_SIZE_REACHED

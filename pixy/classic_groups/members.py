@@ -6,6 +6,9 @@ from math import inf
 
 from pixy.classic_groups.values import GroupJoin, MemberProtocol, SeenMember, StoredClassicMember
 
+_PROTOCOL_BYTES = 200
+"""Memory of a protocol besides its name and metadata."""
+
 
 class ClassicMember:
     """One member.
@@ -99,9 +102,9 @@ class ClassicMember:
 
 
 def joined_bytes(of: GroupJoin | ClassicMember) -> int:
-    """Bytes of names and metadata in a join, or of a member."""
+    """Bytes of names and metadata in a join, or of a member, with the objects that they are."""
     texts = len(of.client_id) + len(of.client_host) + len(of.instance_id or "")
-    return texts + sum(len(each.name) + len(each.metadata) for each in of.protocols)
+    return texts + sum(_PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in of.protocols)
 
 
 def restored(stored: StoredClassicMember, protocol: str, now_ms: float) -> ClassicMember:

@@ -78,7 +78,7 @@ def plan(
 
 def _change(topic: str, found: "PartitionOffset", planned: PlannedOffset) -> OffsetChange:
     after = {EARLIEST: found.begin, LATEST: found.end}.get(planned.offset, planned.offset)
-    had, gets = _delivered(found, found.offset, found.metadata), _delivered(found, after, planned.metadata)
+    had, gets = _delivered(found, found.offset, _acks(found)), _delivered(found, after, planned.metadata)
     return OffsetChange(
         topic,
         found.partition,
@@ -91,6 +91,13 @@ def _change(topic: str, found: "PartitionOffset", planned: PlannedOffset) -> Off
 
 
 Ranges = list[tuple[int, int]]
+
+
+def _acks(of: "PartitionOffset") -> str:
+    """The acks in the metadata of an offset; empty if the daemon says that it is another
+    program's.
+    """
+    return of.metadata if of.sparse_acks else ""
 
 
 def _delivered(found: "PartitionOffset", offset: int, metadata: str) -> Ranges:
@@ -206,7 +213,7 @@ def from_group(connection: DaemonConnection, stub: "KafkaPixyStub", other: str) 
     def copied(topic: str, found: "Sequence[PartitionOffset]") -> Mapping[int, PlannedOffset]:
         wanted = {each.partition for each in found}
         return {
-            each.partition: PlannedOffset(each.offset, each.metadata)
+            each.partition: PlannedOffset(each.offset, _acks(each))
             for each in offsets_of(connection, stub, other, topic)
             if each.offset != NOTHING_COMMITTED and each.partition in wanted
         }

@@ -223,13 +223,20 @@ def test_the_first_member_needs_a_type_and_a_protocol(changes: dict[str, Any]) -
 
 
 def test_too_much_metadata() -> None:
-    scenario = GroupScenario(replace(OPTIONS, member_bytes_max=1000, group_bytes_max=1500))
+    scenario = GroupScenario(replace(OPTIONS, member_bytes_max=1200, group_bytes_max=2000))
     large = [MemberProtocol("range", bytes(1000))]
     assert code(scenario, scenario.join(protocols=large)) is GroupCode.INVALID_REQUEST
     fitting = [MemberProtocol("range", bytes(900))]
     scenario.join(protocols=fitting, takes_member_id=False)
     ticket = scenario.join(protocols=fitting, takes_member_id=False)
     assert code(scenario, ticket) is GroupCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_many_protocols_without_a_name_are_too_much_metadata() -> None:
+    scenario = GroupScenario()
+    nameless = [MemberProtocol("", b"")] * 2000
+    assert code(scenario, scenario.join(protocols=nameless)) is GroupCode.INVALID_REQUEST
+    assert code(scenario, scenario.join(protocol_type="x" * 300_000)) is GroupCode.INVALID_REQUEST
 
 
 def test_an_assignment_too_large_to_store() -> None:

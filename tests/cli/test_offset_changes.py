@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pixy.consume.core import AckRange, encode
+from pixy.consume.core import AckRange, decode, describe, encode
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.records import NewRecord, build_batch, read_records
@@ -18,7 +18,12 @@ BASE_MS = 1_700_000_000_000
 """2023-11-14T22:13:20Z, the time of the first record; one follows each second."""
 
 
-def offsets(partition: int, begin: int, end: int, offset: int, metadata: str = "") -> pb.PartitionOffset:
+def offsets(
+    partition: int, begin: int, end: int, offset: int, metadata: str = "", *, is_own: bool = True
+) -> pb.PartitionOffset:
+    """An offset as a daemon tells it: with acks in words, too, unless they are another program's
+    metadata.
+    """
     lag = 0 if offset < 0 else end - max(offset, begin)
     return pb.PartitionOffset(
         partition=partition,
@@ -28,6 +33,7 @@ def offsets(partition: int, begin: int, end: int, offset: int, metadata: str = "
         offset=offset,
         lag=lag,
         metadata=metadata,
+        sparse_acks=describe(offset, decode(offset, metadata)) if is_own else "",
     )
 
 
@@ -130,6 +136,19 @@ def test_what_another_group_has_acknowledged_is_taken_over(pixy: FakePixy, run: 
     run("offsets", "set", "foo", "-g", "bar", "--from-group", "other")
     (request,) = pixy.named("SetOffsets")
     assert request.offsets[0].metadata == encode(7, [AckRange(8, 9)])
+
+
+def test_metadata_of_another_program_is_not_taken_over_as_acks(
+    pixy: FakePixy, run: Run, committed: dict[tuple[str, str], list[pb.PartitionOffset]]
+) -> None:
+    acks = encode(4, [AckRange(6, 8)])
+    committed["bar", "foo"][0] = offsets(0, 0, 10, 4, acks, is_own=False)
+    result = run("offsets", "set", "foo", "0=3", "-g", "bar", "--dry-run")
+    assert "1 messages come again" in result.stdout
+    committed["other", "foo"] = [offsets(0, 0, 10, 4, acks, is_own=False)]
+    run("offsets", "set", "foo", "-g", "bar", "--from-group", "other")
+    (request,) = pixy.named("SetOffsets")
+    assert request.offsets[0].metadata == ""
 
 
 def test_all_topics_of_the_group_are_set(pixy: FakePixy, run: Run) -> None:

@@ -4,6 +4,7 @@ pixy's own consumer groups are there too, with members and partitions as Kafka's
 them, and the type `consumer`.
 """
 
+from pixy.aio.steps import in_steps
 from pixy.backend import ClassicGroups
 from pixy.classic_groups import GroupCode
 from pixy.kafka_messages.generated.delete_groups import (
@@ -52,7 +53,7 @@ class GroupListsApi:
         """Describe groups with their members."""
         described = [
             await self._described(name, names_unknown=exchange.version >= _NAMES_UNKNOWN_FROM)
-            for name in request.groups
+            async for name in in_steps(request.groups)
         ]
         return DescribeGroupsResponse(groups=described)
 
@@ -82,6 +83,7 @@ class GroupListsApi:
     async def delete(self, _: WireExchange, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         """Remove groups without members, and their offsets."""
         results = [
-            DeletableGroupResult(name, await self._groups.delete(name)) for name in request.groups_names
+            DeletableGroupResult(name, await self._groups.delete(name))
+            async for name in in_steps(request.groups_names)
         ]
         return DeleteGroupsResponse(results=results)

@@ -2,6 +2,9 @@
 Heartbeat and LeaveGroup.
 """
 
+from collections.abc import Mapping
+
+from pixy.aio.steps import in_steps
 from pixy.api.kafka.brokers import Brokers, host_and_port
 from pixy.api.kafka.codes import INVALID_REQUEST, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from pixy.backend import ClassicGroups
@@ -52,12 +55,16 @@ class GroupsApi:
     async def find_coordinator(
         self, exchange: WireExchange, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
-        """Name the node that leads the state group of a consumer group."""
+        """Name the nodes that lead the state groups of consumer groups."""
         await self._brokers.find()
+        addresses = {each.node_id: each.address for each in self._brokers.all() if each.address}
         if exchange.version >= _KEYS_FROM:
-            found = [self._coordinator(key, request.key_type) for key in request.coordinator_keys]
+            found = [
+                self._coordinator(key, request.key_type, addresses)
+                async for key in in_steps(request.coordinator_keys)
+            ]
             return FindCoordinatorResponse(coordinators=found)
-        of = self._coordinator(request.key, request.key_type)
+        of = self._coordinator(request.key, request.key_type, addresses)
         return FindCoordinatorResponse(
             error_code=of.error_code,
             error_message=of.error_message,
@@ -66,7 +73,7 @@ class GroupsApi:
             port=of.port,
         )
 
-    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+    def _coordinator(self, key: str, key_type: int, addresses: Mapping[int, str]) -> Coordinator:
         if key_type != _GROUP:
             # Any code that passes would have clients ask for ever.
             code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED if key_type == _TRANSACTION else INVALID_REQUEST
@@ -75,10 +82,9 @@ class GroupsApi:
         if not key:
             return Coordinator(key, -1, "", -1, GroupCode.INVALID_GROUP_ID, None)
         node_id = self._groups.coordinator_of(key)
-        for each in self._brokers.all():
-            if each.node_id == node_id and each.address:
-                return Coordinator(key, each.node_id, *host_and_port(each.address), GroupCode.NONE, None)
-        return Coordinator(key, -1, "", -1, GroupCode.COORDINATOR_NOT_AVAILABLE, None)
+        if node_id is None or node_id not in addresses:
+            return Coordinator(key, -1, "", -1, GroupCode.COORDINATOR_NOT_AVAILABLE, None)
+        return Coordinator(key, node_id, *host_and_port(addresses[node_id]), GroupCode.NONE, None)
 
     async def join(self, exchange: WireExchange, request: JoinGroupRequest) -> JoinGroupResponse:
         """Join a group, once its rebalance is over."""
