@@ -75,6 +75,9 @@ class GroupDescription:
 class ClassicGroups(Protocol):
     """Groups of Kafka clients in one cluster."""
 
+    def begin_drain(self) -> None:
+        """Keep no member waiting any more, and let none come. Offsets are still taken."""
+
     def coordinator_of(self, group: str) -> int | None:
         """The node that coordinates a group, None while there is none."""
 

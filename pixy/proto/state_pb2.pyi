@@ -2425,7 +2425,7 @@ class CommitOffsets(_message.Message):
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]: ...
     @_builtins.property
     def classic(self) -> Global___ClassicCommitter:
-        """A member of the classic protocol commits: refused unless the group has it, in this generation."""
+        """The coordinator of classic groups commits for a Kafka client."""
 
     def __init__(
         self,
@@ -2454,17 +2454,24 @@ class ClassicCommitter(_message.Message):
 
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
+    """Refused unless the group has this member in this generation. Empty: of a client that is none."""
     generation: _builtins.int
+    term: _builtins.int
+    """Refused in another term: the client may have asked the next coordinator for something else since.
+    0: there is one node.
+    """
     def __init__(
         self,
         *,
         member_id: _builtins.str = ...,
         generation: _builtins.int = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "member_id", b"member_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "member_id", b"member_id", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

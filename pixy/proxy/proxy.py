@@ -171,6 +171,8 @@ class Proxy:
         self.log.begin_drain()
         self.staging.begin_drain()
         self._consumers.stop_offering()
+        if self._backend.classic_groups is not None:
+            self._backend.classic_groups.begin_drain()
 
     def leave_cluster(self, reason: str) -> None:
         """See `Consumers.leave_cluster`. The backend says for how long it takes messages."""

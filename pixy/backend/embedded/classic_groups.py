@@ -56,6 +56,11 @@ class NodeClassicGroups:
 
     # --- members ----------------------------------------------------------------------------------
 
+    def begin_drain(self) -> None:
+        """As `ClassicGroups`."""
+        if not self._why_unserved():
+            self._node.classic_groups.begin_drain()
+
     def coordinator_of(self, group: str) -> int | None:
         """As `ClassicGroups`."""
         if self._why_unserved():
@@ -134,6 +139,7 @@ class NodeClassicGroups:
         envelope = GroupsCommand()
         command = envelope.commit_offsets
         command.group, command.timestamp_ms = group, self._node.now_ms()
+        command.classic.term = self._node.classic_groups.term_of(group)
         if commit.generation >= 0:
             command.classic.member_id, command.classic.generation = commit.member_id, commit.generation
         for partition in taken:
@@ -154,8 +160,8 @@ class NodeClassicGroups:
             commands.limits.limit_offsets(command, self._state(group))
             await commands.change_group(group, envelope.SerializeToString())
         except OwnedElsewhere:
-            is_member = commit.generation >= 0
-            return GroupCode.NOT_COORDINATOR if is_member else GroupCode.UNKNOWN_MEMBER_ID
+            # It was taken for one that may commit: others coordinate by now, or have come.
+            return GroupCode.NOT_COORDINATOR
         except ResourceExhausted:
             return GroupCode.THROTTLING_QUOTA_EXCEEDED
         except MessageTooLarge:

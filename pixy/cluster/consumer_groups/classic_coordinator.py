@@ -140,7 +140,15 @@ class ClassicCoordinator:
         self._ticked_ms = 0.0
         self._ticked_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._draining = self._stopped = False
+
+    def begin_drain(self) -> None:
+        """Keep no member waiting any more, and let none come: the next coordinator goes on with
+        what is stored. Offsets are still taken, and members may leave.
+        """
+        self._draining = True
+        for name in list(self._groups):
+            self._close(name, GroupCode.COORDINATOR_NOT_AVAILABLE)
 
     async def stop(self) -> None:
         """Answer what waits, and be the coordinator of nothing any more."""
@@ -155,7 +163,7 @@ class ClassicCoordinator:
         """Load the groups of new leaderships: at the start, and ten times a second if there are
         other nodes.
         """
-        if self._stopped or not self._is_known:
+        if self._stopped or self._draining or not self._is_known:
             return
         for replica in self._node.state_groups.groups:
             raft_group = replica.group.raft_group
@@ -180,7 +188,7 @@ class ClassicCoordinator:
     async def join(self, name: str, join: GroupJoin) -> Joined:
         """JoinGroup; the answer may take as long as the rebalance."""
         try:
-            led = await self._lead(name)
+            led = await self._serve(name)
             machine = _state(led.replica)
             if machine.membership(name).members:
                 raise NotServed(GroupCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -195,7 +203,7 @@ class ClassicCoordinator:
     async def sync(self, name: str, sync: GroupSync) -> Synced:
         """SyncGroup; the answer may take until the leader has assigned."""
         try:
-            led = await self._lead(name)
+            led = await self._serve(name)
         except NotServed as refusal:
             return Synced(refusal.code)
         answer = self._ticket(name, led, lambda ticket: led.group.sync(ticket, sync, self._now_ms()))
@@ -207,7 +215,7 @@ class ClassicCoordinator:
     ) -> GroupCode:
         """Heartbeat."""
         try:
-            led = await self._lead(name)
+            led = await self._serve(name)
         except NotServed as refusal:
             return refusal.code
         return led.group.heartbeat(member_id, instance_id, generation, self._now_ms())
@@ -241,6 +249,10 @@ class ClassicCoordinator:
         """Groups of a state group in memory."""
         return [name for name, led in self._groups.items() if led.replica is replica]
 
+    def term_of(self, name: str) -> int:
+        """The term of the leadership under which a group is coordinated here, for its commits."""
+        return _term(self._node.state_groups.group_of(name))
+
     def now_ms(self) -> float:
         """The time of the groups."""
         return self._now_ms()
@@ -250,6 +262,12 @@ class ClassicCoordinator:
         self._close(name, GroupCode.NOT_COORDINATOR)
 
     # --- groups -----------------------------------------------------------------------------------
+
+    async def _serve(self, name: str) -> _LedGroup:
+        """The group for a member that stays."""
+        if self._draining:
+            raise NotServed(GroupCode.COORDINATOR_NOT_AVAILABLE)
+        return await self._lead(name)
 
     async def _lead(self, name: str) -> _LedGroup:
         """The group, loaded if need be."""

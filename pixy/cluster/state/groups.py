@@ -21,7 +21,11 @@ here (`classic_records`), taken in the term of its leadership alone. They fence 
     a member                   if it owns the partitions, under the epochs that the commit is based
                                on; else `OwnedElsewhere` or `OffsetsSet`
     a classic member           if it is one in the present generation; else `OwnedElsewhere`
-    nobody                     while the group has no members; else `OwnedElsewhere`
+    a lone Kafka client, or    while the group has no members; else `OwnedElsewhere`
+    nobody
+
+What a coordinator commits for a Kafka client is taken in the term of its leadership alone: a client
+that had no answer asks the next coordinator, and goes on.
 
 Topics are forgotten at once, and what groups have of them is removed later, some groups at a time:
 every query answers as if it were already removed. The time of the removal changes nothing that
@@ -193,7 +197,7 @@ class GroupsState:
             return command
         match command.WhichOneof("command"):
             case "commit_offsets":
-                return self._commit(command.commit_offsets)
+                return self._commit(command.commit_offsets, term)
             case "forget_topics":
                 return self._forget_topics(command.forget_topics)
             case "touch_groups":
@@ -412,12 +416,12 @@ class GroupsState:
 
     # --- offsets ----------------------------------------------------------------------------------
 
-    def _commit(self, command: CommitOffsets) -> GroupsChanged | PixyError | None:
+    def _commit(self, command: CommitOffsets, term: int) -> GroupsChanged | PixyError | None:
         name = command.group
         self._settle(name)
         before = self._groups.get(name, _NO_GROUP)
         membership = before.membership
-        refusal = _refusal_to_set(command, before) if command.set else _refusal(command, before)
+        refusal = _refusal_to_set(command, before) if command.set else _refusal(command, before, term)
         if refusal is not None:
             return refusal
         if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
@@ -711,10 +715,12 @@ def _partitions(offsets: Iterable[CommittedOffset]) -> dict[bytes, list[int]]:
     return found
 
 
-def _refusal(command: CommitOffsets, before: _Group) -> PixyError | None:
+def _refusal(command: CommitOffsets, before: _Group, term: int) -> PixyError | None:
     """The reason to refuse a commit, None if it is taken."""
-    membership = before.membership
-    if command.HasField("classic"):
+    membership, by = before.membership, command.classic
+    if by.term not in (0, term):
+        return OwnedElsewhere(f"a commit of {command.group} was for term {by.term}, not {term}")
+    if by.member_id:
         return _classic_refusal(command, before.classic)
     if not command.node_id:
         if membership.members or before.classic_members:

@@ -201,6 +201,25 @@ async def test_a_start_loads_groups_with_members(tmp_path: Path) -> None:
         await other.coordinator.stop()
 
 
+async def test_a_drain_keeps_nobody_waiting_and_takes_commits(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        stored = Stored(cluster)
+        coordinator, joined = stored.coordinator, await stored.stable()
+        newcomer = asyncio.create_task(coordinator.join("g", JOIN))
+        await until(lambda: coordinator._waiting)
+        coordinator.begin_drain()
+        stopping = GroupCode.COORDINATOR_NOT_AVAILABLE
+        assert (await newcomer).code is stopping
+        assert (await coordinator.join("g", JOIN)).code is stopping
+        assert (await coordinator.sync("g", GroupSync(joined.member_id, None, 1))).code is stopping
+        assert await coordinator.heartbeat("g", joined.member_id, None, 1) is stopping
+        group = await coordinator.group("g")
+        assert group.why_no_commit(joined.member_id, None, 1, coordinator.now_ms()) is GroupCode.NONE
+        codes = await coordinator.leave("g", [LeavingMember(joined.member_id, None)])
+        assert codes == (GroupCode.NONE, [GroupCode.NONE])
+        await coordinator.stop()
+
+
 async def test_a_request_whose_client_is_gone_is_forgotten(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         stored = Stored(cluster, replace(OPTIONS, initial_delay_ms=60_000))

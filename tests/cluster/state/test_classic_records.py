@@ -137,6 +137,17 @@ def test_commits_to_a_group_with_members(by: ClassicCommitter | None, is_taken: 
     assert bool(state.committed("g", b"t")) == is_taken
 
 
+def test_commits_of_an_earlier_coordinator_are_refused() -> None:
+    state = with_group(member())
+    for by in (ClassicCommitter(member_id="a-1", generation=1, term=TERM), ClassicCommitter(term=TERM)):
+        assert isinstance(state.apply(commit(by), TERM + 1), OwnedElsewhere)
+    assert state.committed("g", b"t") == {}
+    assert state.apply(commit(ClassicCommitter(member_id="a-1", generation=1, term=TERM)), TERM) is None
+    state.apply(storing(group()), TERM)
+    assert isinstance(state.apply(commit(ClassicCommitter(term=TERM)), TERM + 1), OwnedElsewhere)
+    assert state.apply(commit(ClassicCommitter(term=TERM)), TERM) is None
+
+
 def test_a_member_of_a_group_that_is_gone_commits_nothing() -> None:
     by = ClassicCommitter(member_id="a-1", generation=1)
     assert isinstance(GroupsState().apply(commit(by)), OwnedElsewhere)
