@@ -276,6 +276,26 @@ def test_batches_of_one_producer_at_a_node_that_does_not_lead_keep_their_order(t
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_without_a_replica_gets_the_answer_of_each_batch(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        (replicas,) = cluster[1].node.metadata.topics["topic"].replicas
+        other = next(node for node in cluster.nodes.values() if node.id not in replicas)
+        await send(other, 0, b"first")
+        answers = [
+            send(other, 9 if number == 20 else 0, b"%d" % number, producer_id=number) for number in range(40)
+        ]
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        assert isinstance(results.pop(20), OutOfOrderSequence)
+        assert results[0] == 0, "it was written before"
+        assert sorted(map(int, results)) == list(range(39))  # type: ignore[arg-type]  # none is an error
+        again = [send(other, 0, b"%d" % number, producer_id=number) for number in range(40) if number != 20]
+        assert await asyncio.gather(*again) == results
+        assert len(await other.values()) == 39
+
+    run_cluster(scenario, tmp_path, 4)
+
+
 def test_the_next_leader_knows_what_was_answered_and_what_was_not(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         nodes = [*cluster.nodes.values()]
