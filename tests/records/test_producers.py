@@ -167,7 +167,7 @@ def test_a_producer_that_has_written_meanwhile_is_not_forgotten() -> None:
 def test_what_is_applied_twice_counts_once() -> None:
     log = Log()
     batches = [ProducerBatch(at, 0, 7, 0, at) for at in range(7)]
-    for batch in [*batches, *batches]:
+    for batch in [*batches, *batches[:4]]:
         log.table.apply(batch, 1000)
     log.end = 7
     assert [log.verdict(at) for at in range(2, 8)] == [2, 3, 4, 5, 6, "new"]

@@ -35,6 +35,7 @@ class Copy(SimpleNamespace):
         self.descriptor = SimpleNamespace(end_offset=END)
         self.download = CopyDownload(0, END, 1 << 20, begins=True)
         self.progress = CopyProgress()
+        self.producers: bytes | None = None
         self.asked = threading.Semaphore(0)
         self.found: list[bytes] = []
 
@@ -61,13 +62,21 @@ async def test_the_source_reads_the_next_chunk_while_one_is_taken() -> None:
     await pulled(clients_write=False)
 
 
-async def pulled(*, clients_write: bool, bytes_per_second: int = 1 << 30) -> None:
+async def test_a_copy_that_lacks_no_record_gets_the_producers_from_its_source() -> None:
+    copy = Copy()
+    copy.download.restart(END, begins=False)
+    await pulled(copy, clients_write=False)
+    assert (copy.producers, copy.found) == (b"producers", [])
+
+
+async def pulled(copy: Copy | None = None, *, clients_write: bool, bytes_per_second: int = 1 << 30) -> None:
     """Pull a copy, of which each chunk is taken once the next one has been asked for."""
-    source, copy = Source(LOG, [20, 40]), Copy()
+    lacks_all, source = copy is None, Source(LOG, [20, 40])
+    copy = Copy() if copy is None else copy
 
     async def call(node_id: int, method: CopyMethod, payload: bytes, timeout_s: float) -> bytes:
         if method is CopyMethod.BEGIN:
-            return BeginCopyResponse(session=1).SerializeToString()
+            return BeginCopyResponse(session=1, producers=b"producers").SerializeToString()
         if method is CopyMethod.END:
             return b""
         copy.asked.release()
@@ -86,4 +95,4 @@ async def pulled(*, clients_write: bool, bytes_per_second: int = 1 << 30) -> Non
     await asyncio.wait_for(pulling.pull(any_copy, [2]), 2 * SECONDS)
     await tasks.wait_all()
     worker.stop()
-    assert (copy.found, faults) == (LOG, [])
+    assert (copy.found, faults) == (LOG if lacks_all else [], [])
