@@ -223,7 +223,7 @@ class Daemon:
         http = HttpServer(config, by_cluster, self._server)
         self._grpc = GrpcServer(config, by_cluster, self._server, beside=http.factory)
         kafka = KafkaServer(config, by_cluster[""], self._server)
-        management = await self._start_management(proxies, self._server, self._grpc, http)
+        management = await self._start_management(proxies, self._server, self._grpc, http, kafka)
         for name, proxy in proxies.items():
             await proxy.start()
             self._proxies[name] = proxy
@@ -233,7 +233,12 @@ class Daemon:
         return {**await self._grpc.start(), **await http.start(), **await kafka.start(), **management}
 
     async def _start_management(
-        self, proxies: Mapping[str, Proxy], server: Server, grpc: GrpcServer, http: HttpServer
+        self,
+        proxies: Mapping[str, Proxy],
+        server: Server,
+        grpc: GrpcServer,
+        http: HttpServer,
+        kafka: KafkaServer,
     ) -> dict[str, str]:
         """Start the management listener, before the clusters recover; returns its address by its
         name.
@@ -255,7 +260,14 @@ class Daemon:
             for name, backend in self._backends.items()
         ]
         observed = Observed(
-            self, clusters, server, self._peers, grpc.methods, http.routes, lambda: self._faults.count
+            self,
+            clusters,
+            server,
+            self._peers,
+            grpc.methods,
+            http.routes,
+            kafka.table.by_key.values(),
+            lambda: self._faults.count,
         )
         self._management = ManagementServer(self._config, self._clock, self._faults.note, observed)
         try:

@@ -10,12 +10,13 @@ from pixy.management.loop_lag import LoopLag
 from pixy.management.peer_samples import add_traffic
 from pixy.management.process import add_process
 from pixy.management.routes import HealthChecks, ManagementRoutes
-from pixy.management.server_samples import add_memory, add_methods, add_routes, add_server
+from pixy.management.server_samples import add_kafka_apis, add_memory, add_methods, add_routes, add_server
 from pixy.metrics import Registry
 from pixy.peers import Peers
 from pixy.rpc import Method
 from pixy.serving import Server, ServerOptions
 from pixy.web import Route, Router, WebFactory, WebOptions
+from pixy.wire import ServedApi
 
 _CONNECTIONS_MAX = 64
 _BUFFER_BYTES = 16 << 20
@@ -33,6 +34,7 @@ class Observed(NamedTuple):
         peers: other nodes, None without any.
         methods: of gRPC.
         routes: of HTTP.
+        kafka_apis: of Kafka's protocol.
         bugs: number of unexpected exceptions.
     """
 
@@ -42,6 +44,7 @@ class Observed(NamedTuple):
     peers: Peers | None
     methods: Collection[Method]
     routes: Collection[Route]
+    kafka_apis: Collection[ServedApi]
     bugs: Callable[[], int]
 
 
@@ -102,6 +105,7 @@ class ManagementServer:
         observed = self._observed
         add_methods(registry, observed.methods)
         add_routes(registry, observed.routes)
+        add_kafka_apis(registry, observed.kafka_apis)
         add_memory(registry, observed.server, [parts.proxy for parts in observed.clusters])
         registry.histogram("pixy_loop_lag_seconds", self._lag.seconds)
         registry.number("pixy_bugs_total", observed.bugs)

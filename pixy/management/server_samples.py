@@ -7,6 +7,7 @@ from pixy.proxy import Proxy
 from pixy.rpc import Method, Status
 from pixy.serving import Server
 from pixy.web import Route
+from pixy.wire import ServedApi
 
 
 async def add_server(registry: Registry, server: Server) -> None:
@@ -67,6 +68,18 @@ def add_routes(registry: Registry, routes: Collection[Route]) -> None:
     registry.add(
         "pixy_http_duration_seconds",
         lambda: (Sample((route.pattern, route.method), route.counts.durations) for route in called),
+    )
+
+
+def add_kafka_apis(registry: Registry, apis: Collection[ServedApi]) -> None:
+    """Add the numbers of requests to APIs of Kafka's protocol."""
+    registry.add(
+        "pixy_kafka_requests_total",
+        lambda: (
+            Sample((api.messages.name, str(version)), count)
+            for api in apis
+            for version, count in sorted(api.requests.items())
+        ),
     )
 
 

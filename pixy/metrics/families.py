@@ -89,6 +89,12 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
                 "route",
                 "method",
             ),
+            _counter(
+                "pixy_kafka_requests_total",
+                "Requests of Kafka's protocol by API and version",
+                "api",
+                "version",
+            ),
             _gauge("pixy_rpc_open_calls", "Calls and requests that have begun and were not answered"),
             _gauge("pixy_connections", "Connections of clients that are open"),
             _counter("pixy_connections_accepted_total", "Connections of clients that were served"),

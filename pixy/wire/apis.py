@@ -4,6 +4,7 @@ A version that is not served is answered as Kafka does: ApiVersions with the bod
 UNSUPPORTED_VERSION (KIP-511), for any other API the connection ends.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import iscoroutinefunction
 from typing import Any
@@ -37,6 +38,7 @@ class ServedApi:
 
     Attributes:
         messages: of the API.
+        requests: number of them by version.
     """
 
     __slots__ = (
@@ -67,7 +69,7 @@ class ServedApi:
         self.is_coroutine = iscoroutinefunction(handler)
         self.has_records = has_records
         self.shown_from = lowest if shown_from is None else shown_from
-        self.requests = 0
+        self.requests: Counter[int] = Counter()
 
 
 class ApiTable:

@@ -189,7 +189,7 @@ class WireConnection:
         self._open_calls.open += 1
         self._client.open += 1
         self._held_bytes += held_bytes
-        api.requests += 1
+        api.requests[head.version] += 1
         if api.is_coroutine:
             work = Steps(_answer_with(exchange, request), self._workload)
             exchange.work = self._environment.shared.tasks.spawn(work, api.messages.name)

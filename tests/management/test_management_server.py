@@ -17,6 +17,7 @@ from pixy.cluster.log import RecoveredNode, read_directory
 from pixy.config import load_config
 from pixy.daemon import Daemon
 from pixy.errors import StartError
+from pixy.kafka_messages.generated.metadata import MetadataRequest
 from pixy.metrics.families import FAMILIES
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb2
@@ -25,6 +26,7 @@ from pixy.records import crc32c
 from tests.fakes.batches import batch_of
 from tests.fakes.certificates import make_certificate
 from tests.fakes.grpc_client import open_client as open_grpc
+from tests.fakes.kafka_client import kafka_client
 from tests.fakes.waiting import until
 from tests.fakes.web import WebClient, open_client
 
@@ -115,6 +117,7 @@ async def test_everything_that_happens_is_counted(tmp_path: Path) -> None:
             "pixy_moves",
             "pixy_http_requests_total",
             "pixy_http_duration_seconds",
+            "pixy_kafka_requests_total",
         }
         of_peers = {name for name in FAMILIES if name.startswith("pixy_peer_")}
         assert FAMILIES.keys() - names == silent | of_peers
@@ -158,6 +161,16 @@ async def test_requests_of_http_are_counted_by_route_and_status(tmp_path: Path) 
         assert value(found, "pixy_http_duration_seconds_count", route=route, method="GET") == 0
         assert value(found, "pixy_requests_rejected_total") == 1
         assert sum(number for (name, _), number in found.items() if name == "pixy_http_requests_total") == 4
+
+
+async def test_requests_of_kafkas_protocol_are_counted_by_api_and_version(tmp_path: Path) -> None:
+    async with running(tmp_path, kafka_addr="127.0.0.1:0") as (_, addresses):
+        async with kafka_client(addresses["kafka"]) as kafka, open_client(addresses["management"]) as client:
+            for version in (1, 4, 4):
+                await kafka.call(3, version, MetadataRequest(None))
+            found = await scrape(client)
+        assert value(found, "pixy_kafka_requests_total", api="Metadata", version="1") == 1
+        assert value(found, "pixy_kafka_requests_total", api="Metadata", version="4") == 2
 
 
 async def test_lag_is_there_without_a_consumer_by_partition_and_summed(tmp_path: Path) -> None:
