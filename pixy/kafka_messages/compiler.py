@@ -10,9 +10,9 @@ over arrays are nested in them, and fixed fields that follow each other are one 
                       are: nothing copies them
 
 Every length and count is checked against what is left before it is used, so no message makes more
-elements than it has bytes. `pixy.kafka_messages.api` turns the errors of `struct` and of indexes
-into `MalformedKafkaMessage`. Bytes behind a request are ignored, as by Kafka: librdkafka has some
-behind a Metadata request for all topics.
+elements than it has bytes, and a request no more than `ELEMENTS_MAX`. `pixy.kafka_messages.api`
+turns the errors of `struct` and of indexes into `MalformedKafkaMessage`. Bytes behind a request are
+ignored, as by Kafka: librdkafka has some behind a Metadata request for all topics.
 
 Road not taken: a library. Those that know these versions copy the records, are ten times as slow,
 or trust a peer's counts.
@@ -83,7 +83,8 @@ def _module(api: ApiSchema) -> str:
         "from typing import Any",
         "",
         "from pixy.kafka_messages.primitives import (",
-        "    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint",
+        "    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,",
+        "    skip_tags, too_many, varint,",
         ")",
         "",
         "Records = Any",

@@ -63,14 +63,22 @@ class ReadEmitter(_Emitter):
 
     SIGNATURE = "(b: bytes, p: int) -> Any"
 
+    def __init__(self, version: int, *, is_flexible: bool) -> None:
+        super().__init__(version, is_flexible=is_flexible)
+        # The elements of all arrays together are bounded.
+        self._is_request = False
+
     def function(self, message: str, fields: Sequence[SchemaField]) -> list[str]:
         """The lines of the body."""
+        self._is_request = message.endswith("Request")
         self._add("e = len(b)")
+        if self._is_request:
+            self._add("left = ELEMENTS_MAX")
         if _has_records(fields):
             self._add("view = memoryview(b)")
         value = self._struct(message, fields, 1)
         self._flush()
-        if message.endswith("Response"):
+        if not self._is_request:
             left = "{e - p} bytes are left behind the message"
             self._add("if p != e:", f'    raise MalformedKafkaMessage(f"{left}")')
         self._add(f"return {value}")
@@ -131,6 +139,8 @@ class ReadEmitter(_Emitter):
         size = 1 if field.fields or field.type not in _CODES else _SIZES[_CODES[field.type]]
         least = "n" if size == 1 else f"n * {size}"
         self._add(f"if {least} > e - p{'' if nullable else ' or n < 0'}:", "    raise cut(n, p, e)")
+        if self._is_request:
+            self._add("left -= n", "if left < 0:", "    raise too_many(p)")
         if field.type in _CODES:
             self._add(f'{target} = list(unpack_from(f">{{n}}{_CODES[field.type]}", b, p))', f"p += {least}")
         else:

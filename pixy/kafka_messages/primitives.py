@@ -14,6 +14,12 @@ COMPACT = tuple(bytes((number,)) for number in range(128))
 """Varints of one byte."""
 
 
+ELEMENTS_MAX = 50_000
+"""Elements of all arrays of a request together: each is an object, and some work. A cluster has no
+more partitions.
+"""
+
+
 class MalformedKafkaMessage(ValueError):
     """Bytes that are no message of their API and version."""
 
@@ -98,3 +104,8 @@ def read_tag(b: bytes, p: int, last: int) -> tuple[int, int, int]:
 def cut(size: int, p: int, e: int) -> MalformedKafkaMessage:
     """The error of a length or a count that is more than what is left."""
     return MalformedKafkaMessage(f"a length of {size} at byte {p} of {e}")
+
+
+def too_many(p: int) -> MalformedKafkaMessage:
+    """The error of a request with too many elements."""
+    return MalformedKafkaMessage(f"more than {ELEMENTS_MAX} elements, at byte {p}")

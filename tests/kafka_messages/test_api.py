@@ -9,6 +9,7 @@ from pixy.kafka_messages.generated.api_versions import ApiVersion, ApiVersionsRe
 from pixy.kafka_messages.generated.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from pixy.kafka_messages.generated.metadata import MetadataRequest, MetadataRequestTopic
 from pixy.kafka_messages.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pixy.kafka_messages.primitives import ELEMENTS_MAX
 from tests.kafka_messages.random_messages import API_SCHEMAS, CASES, RandomMessages
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = (MESSAGE_APIS[key] for key in (0, 1, 3, 18))
@@ -87,6 +88,18 @@ def test_a_null_that_a_version_lacks_is_malformed() -> None:
 def test_a_count_beyond_the_message_is_malformed(count: int) -> None:
     with pytest.raises(MalformedKafkaMessage, match=f"length of {count}"):
         METADATA.parse_request(1, struct.pack(">i", count) + b"abc", 0)
+
+
+def test_the_elements_of_a_request_are_bounded_together() -> None:
+    most = MetadataRequest([MetadataRequestTopic(name="") for _ in range(ELEMENTS_MAX)])
+    frame = b"".join(METADATA.write_request(4, most, "", 1))[4:]
+    assert len(METADATA.parse_request(4, frame, parse_head(frame).body).topics) == ELEMENTS_MAX
+    partitions = [PartitionProduceData(number, None) for number in range(1000)]
+    many = ProduceRequest(topic_data=[TopicProduceData("t", partitions) for _ in range(51)])
+    for version in (7, 9):
+        frame = b"".join(PRODUCE.write_request(version, many, "", 1))[4:]
+        with pytest.raises(MalformedKafkaMessage, match="more than 50000 elements"):
+            PRODUCE.parse_request(version, frame, parse_head(frame).body)
 
 
 def test_bytes_behind_a_request_are_ignored_and_behind_a_response_malformed() -> None:

@@ -12,6 +12,7 @@ partitions in each request.
 
 from typing import NamedTuple
 
+from pixy.aio.steps import in_steps
 from pixy.api.kafka.codes import (
     FETCH_SESSION_ID_NOT_FOUND,
     UNKNOWN_TOPIC_ID,
@@ -21,7 +22,7 @@ from pixy.api.kafka.codes import (
 from pixy.api.kafka.topic_ids import TopicIds
 from pixy.backend import FetchResult, TopicPartition
 from pixy.clock import Clock
-from pixy.errors import OffsetOutOfRange, PixyError
+from pixy.errors import OffsetOutOfRange, PixyError, ResourceExhausted
 from pixy.kafka_messages.generated.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -79,6 +80,16 @@ class FetchApi:
         answers: list[FetchableTopicResponse] = []
         wanted = await self._wanted(exchange, request, answers)
         response = FetchResponse(responses=answers)
+        try:
+            with self._log.fetches.holding(len(wanted), exchange.peer):
+                await self._fill(exchange, request, wanted)
+        except ResourceExhausted as error:
+            for each in wanted:
+                each.answer.error_code = record_code(error)
+        return response
+
+    async def _fill(self, exchange: WireExchange, request: FetchRequest, wanted: list[_Wanted]) -> None:
+        """Read into the answers until there is enough, or the time is over."""
         until = self._monotonic() + min(max(request.max_wait_ms, 0) / 1000, _WAIT_MAX_S)
         bytes_max = min(max(request.max_bytes, 1), _ANSWER_BYTES_MAX)
         min_bytes = min(request.min_bytes, bytes_max)
@@ -88,7 +99,7 @@ class FetchApi:
             read = await self._read(wanted, bytes_max)
             left_s = until - self._monotonic()
             if read.size >= min_bytes or read.has_error or is_refused or left_s <= 0 or not wanted:
-                return response
+                return
             await self._log.wait_records(read.next_offsets, left_s)
 
     async def _wanted(
@@ -96,13 +107,13 @@ class FetchApi:
     ) -> list[_Wanted]:
         """The partitions that can be read; the others have their codes in their answers."""
         wanted: list[_Wanted] = []
-        for topic in request.topics:
+        async for topic in in_steps(request.topics):
             name, code = topic.topic, UNKNOWN_TOPIC_OR_PARTITION
             if exchange.version >= _IDS_FROM:
                 name, code = await self._topic_ids.find(topic.topic_id), UNKNOWN_TOPIC_ID
             answers = [_answer(each, request.isolation_level) for each in topic.partitions]
             found.append(FetchableTopicResponse(topic.topic, topic.topic_id, answers))
-            for part, answer in zip(topic.partitions, answers, strict=True):
+            async for part, answer in in_steps(zip(topic.partitions, answers, strict=True)):
                 if name:
                     at = TopicPartition(name, part.partition)
                     wanted.append(_Wanted(at, part.fetch_offset, part.partition_max_bytes, answer))
@@ -114,7 +125,7 @@ class FetchApi:
         """Read all partitions into their answers."""
         size, has_error = 0, False
         next_offsets: dict[TopicPartition, int] = {}
-        for each in wanted:
+        async for each in in_steps(wanted):
             answer = each.answer
             most = min(max(each.bytes_max, 1), bytes_max - size)
             result = await self._result(each, most)

@@ -64,7 +64,8 @@ class MetadataApi:
         topics = request.topics
         if topics is None or (not topics and not exchange.version):
             try:
-                answers = [self._described(topic) for topic in await self._proxy.list_topics()]
+                found = await self._proxy.list_topics()
+                answers = [self._described(topic) async for topic in in_steps(found)]
             except PixyError:
                 answers = []
         else:
@@ -113,7 +114,7 @@ class MetadataApi:
         except PixyError as error:
             return [_refused(each, admin_code(error)) for each in asked]
         answers = []
-        for each in asked:
+        async for each in in_steps(asked):
             topic = known.get(each.name)
             if topic is not None:
                 answers.append(self._described(topic))

@@ -11,6 +11,7 @@ from pixy.aio.tasks import Tasks
 from pixy.api.kafka.brokers import Brokers
 from pixy.api.kafka.codes import (
     INVALID_REQUIRED_ACKS,
+    MESSAGE_TOO_LARGE,
     NOT_LEADER_OR_FOLLOWER,
     UNSUPPORTED_COMPRESSION_TYPE,
     record_code,
@@ -33,6 +34,8 @@ _ALL_ACKS = (-1, 1)
 _ZSTD_FROM = 7
 _ATTRIBUTES_AT = 22
 _CODEC_BITS, _ZSTD = 7, 4
+_PARTITIONS_MAX = 5000
+"""Each is some work in the step of the loop that begins a request."""
 _AT_ONCE_MAX = 16
 """Batches of a request that are checked in one step of the loop."""
 
@@ -54,6 +57,9 @@ class ProduceApi:
     def produce(self, exchange: WireExchange, request: ProduceRequest) -> None:
         """Append the batches of all partitions; the answer follows when they are durable."""
         pending = _PendingProduce(exchange, request)
+        if pending.partitions > _PARTITIONS_MAX:
+            pending.refuse_all(MESSAGE_TOO_LARGE)
+            return
         if request.acks not in (0, *_ALL_ACKS):
             pending.refuse_all(INVALID_REQUIRED_ACKS)
             return
@@ -93,15 +99,17 @@ class _PendingProduce:
     """A request whose batches are not all answered.
 
     Attributes:
+        partitions: their number.
         response: completed bit by bit.
     """
 
-    __slots__ = ("_exchange", "_is_answered", "_unanswered", "response")
+    __slots__ = ("_exchange", "_is_answered", "_unanswered", "partitions", "response")
 
     def __init__(self, exchange: WireExchange, request: ProduceRequest) -> None:
         self._exchange = exchange
+        self.partitions = sum(len(topic.partition_data) for topic in request.topic_data)
         # Partitions, and one more until all are begun.
-        self._unanswered = 1 + sum(len(topic.partition_data) for topic in request.topic_data)
+        self._unanswered = 1 + self.partitions
         self._is_answered = request.acks != 0
         self.response = ProduceResponse(
             [

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -47,11 +48,13 @@ class ApiVersionsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     return ApiVersionsRequest("", "")
 
 
 def parse_request_3(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1

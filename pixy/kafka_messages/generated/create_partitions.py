@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -76,10 +77,14 @@ class CreatePartitionsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -96,12 +101,18 @@ def parse_request_0(b: bytes, p: int) -> Any:
         else:
             if n > e - p:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             assignments_2 = []
             for _ in range(n):
                 n = _read_i(b, p)[0]
                 p += 4
                 if n * 4 > e - p or n < 0:
                     raise cut(n, p, e)
+                left -= n
+                if left < 0:
+                    raise too_many(p)
                 broker_ids_3 = list(unpack_from(f">{n}i", b, p))
                 p += n * 4
                 assignments_2.append(CreatePartitionsAssignment(broker_ids_3))
@@ -113,6 +124,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -121,6 +133,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -147,6 +162,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
         else:
             if n > e - p:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             assignments_2 = []
             for _ in range(n):
                 n = b[p] - 1
@@ -157,6 +175,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
                     n -= 1
                 if n * 4 > e - p or n < 0:
                     raise cut(n, p, e)
+                left -= n
+                if left < 0:
+                    raise too_many(p)
                 broker_ids_3 = list(unpack_from(f">{n}i", b, p))
                 p += n * 4
                 if b[p]:

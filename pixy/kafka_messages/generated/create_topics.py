@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -108,10 +109,14 @@ class CreateTopicsRequest(KafkaMessage):
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -125,12 +130,18 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p += 10
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         assignments_2 = []
         for _ in range(n):
             partition_index_3, n = _read_ii(b, p)
             p += 8
             if n * 4 > e - p or n < 0:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             broker_ids_3 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             assignments_2.append(CreatableReplicaAssignment(partition_index_3, broker_ids_3))
@@ -138,6 +149,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         configs_2 = []
         for _ in range(n):
             n = _read_h(b, p)[0]
@@ -166,6 +180,7 @@ def parse_request_2(b: bytes, p: int) -> Any:
 
 def parse_request_5(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -174,6 +189,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -197,6 +215,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         assignments_2 = []
         for _ in range(n):
             partition_index_3 = _read_i(b, p)[0]
@@ -209,6 +230,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
                 n -= 1
             if n * 4 > e - p or n < 0:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             broker_ids_3 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             if b[p]:
@@ -224,6 +248,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         configs_2 = []
         for _ in range(n):
             n = b[p] - 1

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -36,10 +37,14 @@ class DeleteGroupsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     groups_names_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -55,6 +60,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -63,6 +69,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     groups_names_1 = []
     for _ in range(n):
         n = b[p] - 1

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -75,10 +76,14 @@ class DeleteRecordsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -92,6 +97,9 @@ def parse_request_0(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, offset_3 = _read_iq(b, p)
@@ -105,6 +113,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -113,6 +122,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -134,6 +146,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, offset_3 = _read_iq(b, p)

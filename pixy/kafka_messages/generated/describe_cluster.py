@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -48,6 +49,7 @@ class DescribeClusterRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     include_cluster_authorized_operations_1 = _read_o(b, p)[0]
     p += 1
     if b[p]:
@@ -59,6 +61,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_1(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     include_cluster_authorized_operations_1, endpoint_type_1 = _read_ob(b, p)
     p += 2
     if b[p]:
@@ -70,6 +73,7 @@ def parse_request_1(b: bytes, p: int) -> Any:
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     include_cluster_authorized_operations_1, endpoint_type_1, include_fenced_brokers_1 = _read_obo(b, p)
     p += 3
     if b[p]:

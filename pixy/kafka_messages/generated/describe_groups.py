@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -44,10 +45,14 @@ class DescribeGroupsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     groups_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -63,10 +68,14 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_3(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     groups_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -84,6 +93,7 @@ def parse_request_3(b: bytes, p: int) -> Any:
 
 def parse_request_5(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -92,6 +102,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     groups_1 = []
     for _ in range(n):
         n = b[p] - 1

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -59,6 +60,7 @@ class DescribeLogDirsRequest(KafkaMessage):
 
 def parse_request_1(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n < 0:
@@ -66,6 +68,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = _read_h(b, p)[0]
@@ -79,6 +84,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
             p += 4
             if n * 4 > e - p or n < 0:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             partitions_2 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             topics_1.append(DescribableLogDirTopic(topic_2, partitions_2))
@@ -87,6 +95,7 @@ def parse_request_1(b: bytes, p: int) -> Any:
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -98,6 +107,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = b[p] - 1
@@ -119,6 +131,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
                 n -= 1
             if n * 4 > e - p or n < 0:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             partitions_2 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             if b[p]:

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -182,10 +183,14 @@ class FetchRequest(KafkaMessage):
 
 def parse_request_4(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, n = _read_iiiibi(b, p)
     p += 21
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -199,6 +204,9 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_3, fetch_offset_3, partition_max_bytes_3 = _read_iqi(b, p)
@@ -210,10 +218,14 @@ def parse_request_4(b: bytes, p: int) -> Any:
 
 def parse_request_5(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, n = _read_iiiibi(b, p)
     p += 21
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -227,6 +239,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_3, fetch_offset_3, log_start_offset_3, partition_max_bytes_3 = _read_iqqi(b, p)
@@ -238,10 +253,14 @@ def parse_request_5(b: bytes, p: int) -> Any:
 
 def parse_request_7(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, n = _read_iiiibiii(b, p)
     p += 29
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -255,6 +274,9 @@ def parse_request_7(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_3, fetch_offset_3, log_start_offset_3, partition_max_bytes_3 = _read_iqqi(b, p)
@@ -265,6 +287,9 @@ def parse_request_7(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     forgotten_topics_data_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -278,6 +303,9 @@ def parse_request_7(b: bytes, p: int) -> Any:
         p += 4
         if n * 4 > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         forgotten_topics_data_1.append(ForgottenTopic(topic_2, bytes(16), partitions_2))
@@ -286,10 +314,14 @@ def parse_request_7(b: bytes, p: int) -> Any:
 
 def parse_request_9(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, n = _read_iiiibiii(b, p)
     p += 29
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -303,6 +335,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_3, current_leader_epoch_3, fetch_offset_3, log_start_offset_3, partition_max_bytes_3 = _read_iiqqi(b, p)
@@ -313,6 +348,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     forgotten_topics_data_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -326,6 +364,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
         p += 4
         if n * 4 > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         forgotten_topics_data_1.append(ForgottenTopic(topic_2, bytes(16), partitions_2))
@@ -334,10 +375,14 @@ def parse_request_9(b: bytes, p: int) -> Any:
 
 def parse_request_11(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1, n = _read_iiiibiii(b, p)
     p += 29
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -351,6 +396,9 @@ def parse_request_11(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_3, current_leader_epoch_3, fetch_offset_3, log_start_offset_3, partition_max_bytes_3 = _read_iiqqi(b, p)
@@ -361,6 +409,9 @@ def parse_request_11(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     forgotten_topics_data_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -374,6 +425,9 @@ def parse_request_11(b: bytes, p: int) -> Any:
         p += 4
         if n * 4 > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         forgotten_topics_data_1.append(ForgottenTopic(topic_2, bytes(16), partitions_2))
@@ -389,6 +443,7 @@ def parse_request_11(b: bytes, p: int) -> Any:
 
 def parse_request_12(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1 = _read_iiiibii(b, p)
     p += 25
     n = b[p] - 1
@@ -399,6 +454,9 @@ def parse_request_12(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -420,6 +478,9 @@ def parse_request_12(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_3, current_leader_epoch_3, fetch_offset_3, last_fetched_epoch_3, log_start_offset_3, partition_max_bytes_3 = _read_iiqiqi(b, p)
@@ -442,6 +503,9 @@ def parse_request_12(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     forgotten_topics_data_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -463,6 +527,9 @@ def parse_request_12(b: bytes, p: int) -> Any:
             n -= 1
         if n * 4 > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         if b[p]:
@@ -511,6 +578,7 @@ def parse_request_12(b: bytes, p: int) -> Any:
 
 def parse_request_13(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1 = _read_iiiibii(b, p)
     p += 25
     n = b[p] - 1
@@ -521,6 +589,9 @@ def parse_request_13(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         topic_id_2 = _read_u(b, p)[0]
@@ -533,6 +604,9 @@ def parse_request_13(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_3, current_leader_epoch_3, fetch_offset_3, last_fetched_epoch_3, log_start_offset_3, partition_max_bytes_3 = _read_iiqiqi(b, p)
@@ -555,6 +629,9 @@ def parse_request_13(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     forgotten_topics_data_1 = []
     for _ in range(n):
         topic_id_2 = _read_u(b, p)[0]
@@ -567,6 +644,9 @@ def parse_request_13(b: bytes, p: int) -> Any:
             n -= 1
         if n * 4 > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         if b[p]:
@@ -615,6 +695,7 @@ def parse_request_13(b: bytes, p: int) -> Any:
 
 def parse_request_15(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     max_wait_ms_1, min_bytes_1, max_bytes_1, isolation_level_1, session_id_1, session_epoch_1 = _read_iiibii(b, p)
     p += 21
     n = b[p] - 1
@@ -625,6 +706,9 @@ def parse_request_15(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         topic_id_2 = _read_u(b, p)[0]
@@ -637,6 +721,9 @@ def parse_request_15(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_3, current_leader_epoch_3, fetch_offset_3, last_fetched_epoch_3, log_start_offset_3, partition_max_bytes_3 = _read_iiqiqi(b, p)
@@ -659,6 +746,9 @@ def parse_request_15(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     forgotten_topics_data_1 = []
     for _ in range(n):
         topic_id_2 = _read_u(b, p)[0]
@@ -671,6 +761,9 @@ def parse_request_15(b: bytes, p: int) -> Any:
             n -= 1
         if n * 4 > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         if b[p]:

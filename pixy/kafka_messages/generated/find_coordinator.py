@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -49,6 +50,7 @@ class FindCoordinatorRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -61,6 +63,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_1(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -75,6 +78,7 @@ def parse_request_1(b: bytes, p: int) -> Any:
 
 def parse_request_3(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -97,6 +101,7 @@ def parse_request_3(b: bytes, p: int) -> Any:
 
 def parse_request_4(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     key_type_1 = _read_b(b, p)[0]
     p += 1
     n = b[p] - 1
@@ -107,6 +112,9 @@ def parse_request_4(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     coordinator_keys_1 = []
     for _ in range(n):
         n = b[p] - 1

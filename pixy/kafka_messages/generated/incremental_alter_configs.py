@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -83,10 +84,14 @@ class IncrementalAlterConfigsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     resources_1 = []
     for _ in range(n):
         resource_type_2, n = _read_bh(b, p)
@@ -100,6 +105,9 @@ def parse_request_0(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         configs_2 = []
         for _ in range(n):
             n = _read_h(b, p)[0]
@@ -128,6 +136,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_1(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -136,6 +145,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     resources_1 = []
     for _ in range(n):
         resource_type_2 = _read_b(b, p)[0]
@@ -159,6 +171,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         configs_2 = []
         for _ in range(n):
             n = b[p] - 1

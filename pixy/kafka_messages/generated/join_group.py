@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -83,6 +84,7 @@ class JoinGroupRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -108,6 +110,9 @@ def parse_request_0(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     protocols_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -130,6 +135,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_1(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -155,6 +161,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     protocols_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -177,6 +186,7 @@ def parse_request_1(b: bytes, p: int) -> Any:
 
 def parse_request_5(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -212,6 +222,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     protocols_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -234,6 +247,7 @@ def parse_request_5(b: bytes, p: int) -> Any:
 
 def parse_request_6(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -291,6 +305,9 @@ def parse_request_6(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     protocols_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -329,6 +346,7 @@ def parse_request_6(b: bytes, p: int) -> Any:
 
 def parse_request_8(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -386,6 +404,9 @@ def parse_request_8(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     protocols_1 = []
     for _ in range(n):
         n = b[p] - 1

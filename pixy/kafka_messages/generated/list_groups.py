@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -40,11 +41,13 @@ class ListGroupsRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     return ListGroupsRequest((), ())
 
 
 def parse_request_3(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     if b[p]:
         p = skip_tags(b, p)
     else:
@@ -54,6 +57,7 @@ def parse_request_3(b: bytes, p: int) -> Any:
 
 def parse_request_4(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -62,6 +66,9 @@ def parse_request_4(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     states_filter_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -85,6 +92,7 @@ def parse_request_4(b: bytes, p: int) -> Any:
 
 def parse_request_5(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -93,6 +101,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     states_filter_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -115,6 +126,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     types_filter_1 = []
     for _ in range(n):
         n = b[p] - 1

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -88,10 +89,14 @@ class ListOffsetsRequest(KafkaMessage):
 
 def parse_request_1(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, n = _read_ii(b, p)
     p += 8
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -105,6 +110,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, timestamp_3 = _read_iq(b, p)
@@ -116,10 +124,14 @@ def parse_request_1(b: bytes, p: int) -> Any:
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, isolation_level_1, n = _read_ibi(b, p)
     p += 9
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -133,6 +145,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, timestamp_3 = _read_iq(b, p)
@@ -144,10 +159,14 @@ def parse_request_2(b: bytes, p: int) -> Any:
 
 def parse_request_4(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, isolation_level_1, n = _read_ibi(b, p)
     p += 9
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -161,6 +180,9 @@ def parse_request_4(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, current_leader_epoch_3, timestamp_3 = _read_iiq(b, p)
@@ -172,6 +194,7 @@ def parse_request_4(b: bytes, p: int) -> Any:
 
 def parse_request_6(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     replica_id_1, isolation_level_1 = _read_ib(b, p)
     p += 5
     n = b[p] - 1
@@ -182,6 +205,9 @@ def parse_request_6(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -203,6 +229,9 @@ def parse_request_6(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, current_leader_epoch_3, timestamp_3 = _read_iiq(b, p)

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -82,10 +83,14 @@ class MetadataRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -101,6 +106,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_1(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n < 0:
@@ -108,6 +114,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = _read_h(b, p)[0]
@@ -123,6 +132,7 @@ def parse_request_1(b: bytes, p: int) -> Any:
 
 def parse_request_4(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n < 0:
@@ -130,6 +140,9 @@ def parse_request_4(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = _read_h(b, p)[0]
@@ -147,6 +160,7 @@ def parse_request_4(b: bytes, p: int) -> Any:
 
 def parse_request_8(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_i(b, p)[0]
     p += 4
     if n < 0:
@@ -154,6 +168,9 @@ def parse_request_8(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = _read_h(b, p)[0]
@@ -171,6 +188,7 @@ def parse_request_8(b: bytes, p: int) -> Any:
 
 def parse_request_9(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -182,6 +200,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = b[p] - 1
@@ -211,6 +232,7 @@ def parse_request_9(b: bytes, p: int) -> Any:
 
 def parse_request_10(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -222,6 +244,9 @@ def parse_request_10(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             topic_id_2 = _read_u(b, p)[0]
@@ -256,6 +281,7 @@ def parse_request_10(b: bytes, p: int) -> Any:
 
 def parse_request_11(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -267,6 +293,9 @@ def parse_request_11(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             topic_id_2 = _read_u(b, p)[0]

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -97,6 +98,7 @@ class OffsetCommitRequest(KafkaMessage):
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -115,6 +117,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
     p += 12
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -128,6 +133,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, committed_offset_3, n = _read_iqh(b, p)
@@ -147,6 +155,7 @@ def parse_request_2(b: bytes, p: int) -> Any:
 
 def parse_request_5(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -165,6 +174,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -178,6 +190,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, committed_offset_3, n = _read_iqh(b, p)
@@ -197,6 +212,7 @@ def parse_request_5(b: bytes, p: int) -> Any:
 
 def parse_request_6(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -215,6 +231,9 @@ def parse_request_6(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -228,6 +247,9 @@ def parse_request_6(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, committed_offset_3, committed_leader_epoch_3, n = _read_iqih(b, p)
@@ -247,6 +269,7 @@ def parse_request_6(b: bytes, p: int) -> Any:
 
 def parse_request_7(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -275,6 +298,9 @@ def parse_request_7(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -288,6 +314,9 @@ def parse_request_7(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, committed_offset_3, committed_leader_epoch_3, n = _read_iqih(b, p)
@@ -307,6 +336,7 @@ def parse_request_7(b: bytes, p: int) -> Any:
 
 def parse_request_8(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -353,6 +383,9 @@ def parse_request_8(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -374,6 +407,9 @@ def parse_request_8(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partitions_2 = []
         for _ in range(n):
             partition_index_3, committed_offset_3, committed_leader_epoch_3 = _read_iqi(b, p)

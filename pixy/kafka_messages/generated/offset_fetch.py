@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -104,6 +105,7 @@ class OffsetFetchRequest(KafkaMessage):
 
 def parse_request_1(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -115,6 +117,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topics_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -128,6 +133,9 @@ def parse_request_1(b: bytes, p: int) -> Any:
         p += 4
         if n * 4 > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partition_indexes_2 = list(unpack_from(f">{n}i", b, p))
         p += n * 4
         topics_1.append(OffsetFetchRequestTopic(name_2, partition_indexes_2))
@@ -136,6 +144,7 @@ def parse_request_1(b: bytes, p: int) -> Any:
 
 def parse_request_2(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -150,6 +159,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = _read_h(b, p)[0]
@@ -163,6 +175,9 @@ def parse_request_2(b: bytes, p: int) -> Any:
             p += 4
             if n * 4 > e - p or n < 0:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             partition_indexes_2 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             topics_1.append(OffsetFetchRequestTopic(name_2, partition_indexes_2))
@@ -171,6 +186,7 @@ def parse_request_2(b: bytes, p: int) -> Any:
 
 def parse_request_6(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -193,6 +209,9 @@ def parse_request_6(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = b[p] - 1
@@ -214,6 +233,9 @@ def parse_request_6(b: bytes, p: int) -> Any:
                 n -= 1
             if n * 4 > e - p or n < 0:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             partition_indexes_2 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             if b[p]:
@@ -230,6 +252,7 @@ def parse_request_6(b: bytes, p: int) -> Any:
 
 def parse_request_7(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -252,6 +275,9 @@ def parse_request_7(b: bytes, p: int) -> Any:
     else:
         if n > e - p:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         topics_1 = []
         for _ in range(n):
             n = b[p] - 1
@@ -273,6 +299,9 @@ def parse_request_7(b: bytes, p: int) -> Any:
                 n -= 1
             if n * 4 > e - p or n < 0:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             partition_indexes_2 = list(unpack_from(f">{n}i", b, p))
             p += n * 4
             if b[p]:
@@ -291,6 +320,7 @@ def parse_request_7(b: bytes, p: int) -> Any:
 
 def parse_request_8(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -299,6 +329,9 @@ def parse_request_8(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     groups_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -323,6 +356,9 @@ def parse_request_8(b: bytes, p: int) -> Any:
         else:
             if n > e - p:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             topics_2 = []
             for _ in range(n):
                 n = b[p] - 1
@@ -344,6 +380,9 @@ def parse_request_8(b: bytes, p: int) -> Any:
                     n -= 1
                 if n * 4 > e - p or n < 0:
                     raise cut(n, p, e)
+                left -= n
+                if left < 0:
+                    raise too_many(p)
                 partition_indexes_3 = list(unpack_from(f">{n}i", b, p))
                 p += n * 4
                 if b[p]:
@@ -367,6 +406,7 @@ def parse_request_8(b: bytes, p: int) -> Any:
 
 def parse_request_9(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -375,6 +415,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     groups_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -415,6 +458,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
         else:
             if n > e - p:
                 raise cut(n, p, e)
+            left -= n
+            if left < 0:
+                raise too_many(p)
             topics_2 = []
             for _ in range(n):
                 n = b[p] - 1
@@ -436,6 +482,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
                     n -= 1
                 if n * 4 > e - p or n < 0:
                     raise cut(n, p, e)
+                left -= n
+                if left < 0:
+                    raise too_many(p)
                 partition_indexes_3 = list(unpack_from(f">{n}i", b, p))
                 p += n * 4
                 if b[p]:

@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -88,6 +89,7 @@ class ProduceRequest(KafkaMessage):
 
 def parse_request_3(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     view = memoryview(b)
     n = _read_h(b, p)[0]
     p += 2
@@ -103,6 +105,9 @@ def parse_request_3(b: bytes, p: int) -> Any:
     p += 10
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topic_data_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -116,6 +121,9 @@ def parse_request_3(b: bytes, p: int) -> Any:
         p += 4
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partition_data_2 = []
         for _ in range(n):
             index_3, n = _read_ii(b, p)
@@ -135,6 +143,7 @@ def parse_request_3(b: bytes, p: int) -> Any:
 
 def parse_request_9(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     view = memoryview(b)
     n = b[p] - 1
     if n < 127:
@@ -160,6 +169,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     topic_data_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -181,6 +193,9 @@ def parse_request_9(b: bytes, p: int) -> Any:
             n -= 1
         if n > e - p or n < 0:
             raise cut(n, p, e)
+        left -= n
+        if left < 0:
+            raise too_many(p)
         partition_data_2 = []
         for _ in range(n):
             index_3 = _read_i(b, p)[0]

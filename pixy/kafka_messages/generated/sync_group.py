@@ -8,7 +8,8 @@ from struct import Struct, pack, unpack_from
 from typing import Any
 
 from pixy.kafka_messages.primitives import (
-    COMPACT, MalformedKafkaMessage, KafkaMessage, cut, read_tag, read_varint, skip_tags, varint
+    COMPACT, ELEMENTS_MAX, KafkaMessage, MalformedKafkaMessage, cut, read_tag, read_varint,
+    skip_tags, too_many, varint,
 )
 
 Records = Any
@@ -72,6 +73,7 @@ class SyncGroupRequest(KafkaMessage):
 
 def parse_request_0(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -90,6 +92,9 @@ def parse_request_0(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     assignments_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -112,6 +117,7 @@ def parse_request_0(b: bytes, p: int) -> Any:
 
 def parse_request_3(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = _read_h(b, p)[0]
     p += 2
     q = p + n
@@ -140,6 +146,9 @@ def parse_request_3(b: bytes, p: int) -> Any:
     p += 4
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     assignments_1 = []
     for _ in range(n):
         n = _read_h(b, p)[0]
@@ -162,6 +171,7 @@ def parse_request_3(b: bytes, p: int) -> Any:
 
 def parse_request_4(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -208,6 +218,9 @@ def parse_request_4(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     assignments_1 = []
     for _ in range(n):
         n = b[p] - 1
@@ -246,6 +259,7 @@ def parse_request_4(b: bytes, p: int) -> Any:
 
 def parse_request_5(b: bytes, p: int) -> Any:
     e = len(b)
+    left = ELEMENTS_MAX
     n = b[p] - 1
     if n < 127:
         p += 1
@@ -320,6 +334,9 @@ def parse_request_5(b: bytes, p: int) -> Any:
         n -= 1
     if n > e - p or n < 0:
         raise cut(n, p, e)
+    left -= n
+    if left < 0:
+        raise too_many(p)
     assignments_1 = []
     for _ in range(n):
         n = b[p] - 1

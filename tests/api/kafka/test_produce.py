@@ -68,6 +68,13 @@ async def test_other_acks_are_refused(served: ServedKafka) -> None:
     }
 
 
+async def test_a_request_has_a_number_of_partitions(served: ServedKafka) -> None:
+    asked: dict[int, bytes | None] = dict.fromkeys(range(5001))
+    assert {*(await codes(served.client, produce_request("none", asked))).values()} == {10}
+    del asked[5000]
+    assert {*(await codes(served.client, produce_request("none", asked))).values()} == {87}
+
+
 async def test_each_partition_fails_alone(served: ServedKafka) -> None:
     await served.proxy.create_topic("t", 3, {})
     broken = bytearray(batch(b"a" * 100))
