@@ -295,6 +295,16 @@ def test_kafka_clients_and_pixys_own_consumers_exclude_each_other(tmp_path: Path
             HeldByOtherProtocol, match="Kafka clients are members of consumer group group: kafka"
         ):
             await GroupNode(cluster[2]).join()
+        ends = [
+            node.node.state_groups.group_of(GROUP).group.storage.last_index()
+            for node in cluster.nodes.values()
+        ]
+        with pytest.raises(HeldByOtherProtocol):
+            await GroupNode(cluster[1]).join()
+        assert ends == [
+            node.node.state_groups.group_of(GROUP).group.storage.last_index()
+            for node in cluster.nodes.values()
+        ], "who is refused writes nothing"
         with pytest.raises(HeldByOtherProtocol):
             await cluster[1].backend.commit_offsets(GROUP, {PARTITION: OffsetCommit(0)}, set=True)
         with pytest.raises(OwnedElsewhere):

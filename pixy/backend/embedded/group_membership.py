@@ -221,6 +221,8 @@ class GroupMembership:
             raise Unavailable(f"{REMOVED}: consume at another one")
         replica = node.state_groups.group_of(self.group)
         await node.confirm([replica], LEASE_S)
+        if (held := self._state.why_held(self.group)) is not None:
+            raise held  # without an entry: it is asked again and again
         if node.disk_stalls:
             # It would not learn of its partitions.
             raise Unavailable("the disk of this node stalls: consume at another one")

@@ -328,6 +328,11 @@ class GroupsState:
         group = self._groups.get(consumer_group)
         return group is not None and bool(group.offsets)
 
+    def why_held(self, consumer_group: str) -> HeldByOtherProtocol | None:
+        """The reason why pixy's own consumers cannot join a group, None if they can."""
+        group = self._groups.get(consumer_group, _NO_GROUP)
+        return _held_by_classic(consumer_group, group) if group.classic_members else None
+
     def classic_groups(self) -> Collection[str]:
         """Consumer groups with members of the classic protocol."""
         return self._classic

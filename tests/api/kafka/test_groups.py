@@ -118,6 +118,20 @@ async def test_a_static_member_that_starts_again(grouped: ServedKafka, version: 
     assert (await grouped.client.call(HEARTBEAT, 3, heartbeat)).error_code == 82
 
 
+async def test_a_leader_of_an_old_version_is_told_of_static_members(grouped: ServedKafka) -> None:
+    """KAFKA-14422."""
+    leader = await joined(grouped.client, 4)
+    async with kafka_client(grouped.address) as other:
+        other.send(JOIN_GROUP, 5, join_request(group_instance_id="one"))
+        while (
+            await grouped.client.call(HEARTBEAT, 3, HeartbeatRequest("g", 1, leader.member_id))
+        ).error_code != 27:
+            pass
+        answer = await grouped.client.call(JOIN_GROUP, 4, join_request(leader.member_id))
+        static = await other.response(JOIN_GROUP, 5)
+    assert {each.member_id for each in answer.members} == {leader.member_id, static.member_id}
+
+
 async def test_a_member_without_an_id_is_given_one_from_version_4_on(grouped: ServedKafka) -> None:
     answer = await grouped.client.call(JOIN_GROUP, 4, join_request())
     assert (answer.error_code, answer.member_id.startswith("raw-")) == (79, True)
