@@ -23,7 +23,8 @@ from tests.integration.daemon import Daemon
 from tests.integration.networks import Loopback, Network
 
 SECONDS_MAX = 120.0
-_SECRET = "a secret of this test alone"
+SECRET = "a secret of this test alone"
+"""Of the nodes of a cluster."""
 
 
 class ClusterNode(Daemon):
@@ -129,7 +130,7 @@ class Cluster:
         secret = folder / "secret"
         folder.mkdir(exist_ok=True)
         secret.touch(mode=0o600)
-        secret.write_text(_SECRET)
+        secret.write_text(SECRET)
         options: dict[str, Any] = {"join": self.join, "secret_file": str(secret)}
         configs = {number: (own or {}).get(number, config or {}) for number in numbers}
         self.nodes = [

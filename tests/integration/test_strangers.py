@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 
 import pytest
@@ -28,31 +27,19 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.raft import Message, MessageType
 from pixy.storage import EntryType
 from tests.fakes.waiting import until_blocking
-from tests.integration.clusters import Cluster, ClusterNode
+from tests.integration.clusters import SECRET, Cluster, ClusterNode
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-SECRET = b"0123456789abcdef" * 4
 STRANGER = 77
 SECONDS = 60.0
 OVER = (HandshakeState.ACCEPTED, HandshakeState.REFUSED)
 
 
-def with_secret(folder: Path, nodes: int) -> Cluster:
-    """A cluster whose nodes share a secret. None is started."""
-    path = folder / "secret"
-    path.touch(mode=0o600)
-    path.write_bytes(SECRET)
-    cluster = Cluster(folder, nodes)
-    for node in cluster.nodes:
-        node.config["cluster"] = {**node.config["cluster"], "secret_file": str(path)}
-    return cluster
-
-
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
     """A cluster of one, which others may join."""
-    with with_secret(tmp_path_factory.mktemp("attacked"), 1) as cluster:
+    with Cluster(tmp_path_factory.mktemp("attacked"), 1) as cluster:
         cluster.start()
         yield cluster[1]
 
@@ -121,7 +108,9 @@ class Stranger:
                 frames = [*frames, *side.decide(None)]
 
 
-def dialled(node: ClusterNode, own: Greeting, secret: bytes = SECRET, protocol: int = 2) -> HandshakeSide:
+def dialled(
+    node: ClusterNode, own: Greeting, secret: bytes = SECRET.encode(), protocol: int = 2
+) -> HandshakeSide:
     """The handshake of a connection, which is closed. Another one is made if the node has not even
     answered: strangers may have too many in a second.
     """
@@ -188,7 +177,7 @@ def test_a_passing_connection_carries_no_raft_and_no_calls_but_to_join(node: Clu
     for kind, payload, method in frames:
         with Stranger(node) as stranger:
             own = greeting(STRANGER, LinkPurpose.PASSING, cluster_id_of(node))
-            side = stranger.shake_hands(Handshake([SECRET], os.urandom(32), own))
+            side = stranger.shake_hands(Handshake([SECRET.encode()], os.urandom(32), own))
             assert side.state is HandshakeState.ACCEPTED
             stranger.send(kind, payload, method)
             answer = stranger.receive()
@@ -208,7 +197,7 @@ def test_strangers_leave_nothing_behind(node: ClusterNode) -> None:
     lines = len(node.log().splitlines())
     for number in range(400):
         purpose = LinkPurpose.PASSING if number % 2 else LinkPurpose.MAIN
-        dialled_once(node, greeting(STRANGER + number, purpose, cluster_id), SECRET, 2)
+        dialled_once(node, greeting(STRANGER + number, purpose, cluster_id), SECRET.encode(), 2)
     until_blocking(lambda: open_files(node) <= descriptors, node.log)
     assert node.rss_bytes() < memory + (16 << 20)
     produce(node)
