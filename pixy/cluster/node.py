@@ -406,6 +406,7 @@ class Node:
             self.state_groups.groups,
             self._proposals.propose,
             self._clean_up,
+            self.classic_groups.is_joined,
         )
         if self.peers is not None:
             self._attach(self.peers, recovered.identity, self._reports)

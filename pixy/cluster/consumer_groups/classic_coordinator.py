@@ -240,6 +240,11 @@ class ClassicCoordinator:
         """
         return (await self._lead(name)).group
 
+    def is_joined(self, name: str) -> bool:
+        """True if a group has members, or is about to have some."""
+        led = self._groups.get(name)
+        return led is not None and led.group.is_held
+
     def known(self, name: str) -> ClassicGroup | None:
         """A group in memory, None if it is not."""
         led = self._groups.get(name)

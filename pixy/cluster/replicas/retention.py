@@ -49,6 +49,7 @@ class Retention:
         state_groups: the state groups that hold consumer groups.
         propose: proposes a command to a raft group.
         clean_up: expires everything else that is due at a time.
+        is_joined: true of a consumer group whose members are about to be stored.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Retention:
         state_groups: Sequence[StateReplica],
         propose: Callable[[Replica, bytes], None],
         clean_up: Callable[[int], None],
+        is_joined: Callable[[str], bool],
     ) -> None:
         self._time = time
         self._storage = storage
@@ -66,6 +68,7 @@ class Retention:
         self._state_groups = state_groups
         self._propose = propose
         self._clean_up = clean_up
+        self._is_joined = is_joined
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
 
@@ -139,7 +142,7 @@ class Retention:
         kept_ms = round(self._storage.offsets_retention * 1000)
         before_ms, quiet_ms = now_ms - kept_ms, now_ms - kept_ms // _TOUCHES
         quiet = [group for group in groups if machine.is_inactive_since(group, quiet_ms)]
-        alive = [group for group in quiet if machine.has_members(group)]
+        alive = [group for group in quiet if machine.has_members(group) or self._is_joined(group)]
         if alive:
             command = GroupsCommand(touch_groups=TouchGroups(groups=alive, timestamp_ms=self._time.wall_ms()))
             self._propose(replica, command.SerializeToString())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.classic_groups import GroupJoin, MemberProtocol
 from pixy.cluster import PartitionReplica, Topic
 from pixy.cluster.log.replica import Replica
 from pixy.cluster.replicas import retention as retention_module
@@ -254,6 +255,22 @@ async def test_the_activity_of_a_group_is_recorded_only_occasionally(tmp_path: P
             await cluster.node._log.journal.drained()
         assert 20 <= storage.last_index() - before <= 24
         assert cluster.committed("living") == {0: 1}
+
+
+async def test_offsets_stay_while_a_kafka_client_is_joining(tmp_path: Path) -> None:
+    """KAFKA-4682: nothing of its members is stored yet."""
+    join = GroupJoin("", "one", "client", "host", "consumer", [MemberProtocol("range", b"t")], 10_000, 60_000)
+    async with Cluster(tmp_path / "data", storage={"offsets_retention": 7 * DAY}).running() as cluster:
+        await create(cluster)
+        for group in ("joining", "quiet"):
+            await cluster.commit(1, group)
+        cluster.clock.advance(8 * DAY)
+        joining = asyncio.create_task(cluster.node.classic_groups.join("joining", join))
+        await until(lambda: cluster.node.classic_groups.is_joined("joining"))
+        await look(cluster)
+        assert (cluster.committed("joining"), cluster.committed("quiet")) == ({0: 1}, {})
+        joining.cancel()
+        await asyncio.wait({joining})
 
 
 async def test_offsets_without_a_retention_bound_stay(tmp_path: Path) -> None:
