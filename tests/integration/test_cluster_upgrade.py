@@ -64,10 +64,11 @@ def cluster(tmp_path: Path, release_before: Path) -> Iterator[Cluster]:
 def be_of(node: ClusterNode, release: Path | None) -> None:
     """Have the next start of a node be of a release, None for the present one."""
     node._prefix = () if release is None else ("env", f"PYTHONPATH={release}")
-    # An option that the release before does not know.
-    node.config.pop("management_addr", None)
-    if release is None:
-        node.config["management_addr"] = ""
+    for option in ("management_addr", "kafka_addr"):
+        # The release before does not know it.
+        node.config.pop(option, None)
+        if release is None:
+            node.config[option] = ""
 
 
 def test_nodes_are_upgraded_one_by_one(cluster: Cluster, release_before: Path) -> None:
