@@ -213,7 +213,7 @@ class ClassicGroup:
         return codes
 
     def why_no_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now_ms: float, *, named: bool = True
+        self, member_id: str, instance_id: str | None, generation: int, now_ms: float, *, named: bool
     ) -> GroupCode:
         """The reason to refuse a commit of offsets, NONE if there is none: its member is alive.
 

@@ -196,8 +196,8 @@ class NodeClassicGroups:
     ) -> tuple[GroupCode, Mapping[TopicPartition, GroupCode]]:
         """As `ClassicGroups`."""
         try:
-            of = await self._group(group)
             await self._confirm(group)
+            of = await self._group(group)
         except NotServed as refusal:
             return refusal.code, {}
         state, codes = self._state(group), Codes()
@@ -311,8 +311,8 @@ class NodeClassicGroups:
     async def delete(self, group: str) -> GroupCode:
         """As `ClassicGroups`."""
         try:
-            of = await self._group(group)
             await self._confirm(group)
+            of = await self._group(group)
         except NotServed as refusal:
             return refusal.code
         state = self._state(group)
@@ -346,6 +346,9 @@ class NodeClassicGroups:
 
     async def _confirm(self, group: str) -> None:
         """Wait until the offsets of a group, and metadata, are current here."""
+        code = self._why_unserved()
+        if code:
+            raise NotServed(code)
         if self._node.is_alone:
             return
         groups = self._node.state_groups

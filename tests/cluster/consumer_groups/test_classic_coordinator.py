@@ -214,7 +214,9 @@ async def test_a_drain_keeps_nobody_waiting_and_takes_commits(tmp_path: Path) ->
         assert (await coordinator.sync("g", GroupSync(joined.member_id, None, 1))).code is stopping
         assert await coordinator.heartbeat("g", joined.member_id, None, 1) is stopping
         group = await coordinator.group("g")
-        assert group.why_no_commit(joined.member_id, None, 1, coordinator.now_ms()) is GroupCode.NONE
+        assert (
+            group.why_no_commit(joined.member_id, None, 1, coordinator.now_ms(), named=True) is GroupCode.NONE
+        )
         codes = await coordinator.leave("g", [LeavingMember(joined.member_id, None)])
         assert codes == (GroupCode.NONE, [GroupCode.NONE])
         await coordinator.stop()
