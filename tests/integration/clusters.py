@@ -127,6 +127,7 @@ class Cluster:
         self.network = network or Loopback(nodes)
         numbers = range(1, nodes + 1)
         self.join = [self.network.advertised(number) for number in numbers]
+        folder.mkdir(parents=True, exist_ok=True)
         secret = folder / "secret"
         folder.mkdir(exist_ok=True)
         secret.touch(mode=0o600)
