@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 PIXY = [sys.executable, "-m", "pixy"]
 STEP = 100
 """Distance between the ports of two nodes."""
-HTTP_PORT, MANAGEMENT_PORT, PEER_PORT = 1, 2, 3
+HTTP_PORT, MANAGEMENT_PORT, PEER_PORT, KAFKA_PORT = 1, 2, 3, 4
 """Distances from a node's gRPC port to its other ports."""
 _PR_SET_PDEATHSIG = 1
 _END_WITH_PARENT = f"""
@@ -65,6 +65,8 @@ class Cluster:
                     f"{HOST}:{each}",
                     "--tcp-addr",
                     f"{HOST}:{each + HTTP_PORT}",
+                    "--kafka-addr",
+                    f"{HOST}:{each + KAFKA_PORT}",
                     "--management-addr",
                     f"{HOST}:{each + MANAGEMENT_PORT}",
                     "--peer-addr",
@@ -78,7 +80,7 @@ class Cluster:
     def why_not(self) -> str:
         """The reason why the nodes cannot start, empty if they can."""
         for number, port in enumerate(self._ports, 1):
-            for each in range(port, port + PEER_PORT + 1):
+            for each in range(port, port + KAFKA_PORT + 1):
                 with socket.socket() as tried:
                     tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     try:

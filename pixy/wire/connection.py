@@ -143,12 +143,15 @@ class WireConnection:
     def respond(self, exchange: WireExchange, response: Any) -> None:
         """See `WireHost`."""
         self._forget(exchange)
-        messages = exchange.api.messages
-        answer = (
-            []
-            if response is None
-            else messages.write_response(exchange.version, response, exchange.correlation_id)
-        )
+        answer: list[Any] = []
+        if response is not None:
+            try:
+                write = exchange.api.messages.write_response
+                answer = write(exchange.version, response, exchange.correlation_id)
+            except Exception as bug:
+                # Not in the callback of the log, or of a group, that has brought the answer.
+                self.broken(bug)
+                return
         self._write(exchange.number, answer)
 
     async def wait_turn(self, exchange: WireExchange) -> None:

@@ -41,6 +41,7 @@ class WireCore:
         "_at",
         "_frame_bytes",
         "_input",
+        "_is_over",
         "_largest",
         "_missing",
         "_output",
@@ -69,6 +70,8 @@ class WireCore:
         self._unwritten = 0
         self.line = self.queued_bytes = self.running = 0
         self.pending = self.has_output = self.ending = False
+        # Nobody reads answers any more.
+        self._is_over = False
 
     # --- for the link -----------------------------------------------------------------------------
 
@@ -179,6 +182,7 @@ class WireCore:
     def terminate(self) -> None:
         """End at once: nothing is answered any more."""
         self.end()
+        self._is_over = True
         self.running = 0
         self._answers.clear()
 
@@ -191,6 +195,8 @@ class WireCore:
 
     def respond(self, number: int, answer: Chunks) -> None:
         """Write the answer to a request when its turn has come. One without chunks has none."""
+        if self._is_over:
+            return
         self.running -= 1
         self.queued_bytes += sum(map(len, answer))
         if number != self.line:

@@ -201,6 +201,15 @@ async def test_bugs_end_the_connection_alone() -> None:
             assert (await other.call(HEARTBEAT, 0, beat(code=1))).error_code == 1
 
 
+async def test_an_answer_that_cannot_be_written_ends_the_connection_alone() -> None:
+    async with serving() as served, kafka_client(served.address) as client:
+        client.send(HEARTBEAT, 0, beat("later"))
+        await until(lambda: bool(served.apis.waiting))
+        served.apis.waiting[0].answer(HeartbeatResponse(error_code=1 << 20))
+        assert await client.ended()
+        assert len(served.faults) == 1
+
+
 async def test_requests_of_a_client_that_leaves_are_cancelled(served: Served) -> None:
     async with kafka_client(served.address) as client:
         for _ in range(100):

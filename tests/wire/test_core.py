@@ -115,3 +115,12 @@ def test_it_is_closed_when_the_last_request_is_answered() -> None:
     core.respond(0, [b"x"])
     ends.append(core.closed)
     assert (ends, core.has_output) == ([False, True], True)
+
+
+def test_answers_after_the_end_are_left_out() -> None:
+    core = make_core()
+    core.running = 2
+    core.terminate()
+    core.respond(0, [b"x"])
+    assert core.closed
+    assert not core.has_output

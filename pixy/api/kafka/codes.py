@@ -39,6 +39,8 @@ UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
 UNKNOWN_TOPIC_ID = 100
 
+_TEXT_CHARACTERS_MAX = 1000
+
 
 def record_code(error: PixyError) -> int:
     """The code of an error of Produce, Fetch or ListOffsets for one partition."""
@@ -65,3 +67,10 @@ def option_code(error: PixyError) -> int:
         return POLICY_VIOLATION
     code = admin_code(error)
     return INVALID_CONFIG if code == INVALID_REQUEST and isinstance(error, InvalidArgument) else code
+
+
+def text_of(error: PixyError) -> str:
+    """The text of an error for a client. It may have a client's own words, and an answer has 32 KiB
+    for it.
+    """
+    return str(error)[:_TEXT_CHARACTERS_MAX]

@@ -6,7 +6,7 @@ import structlog
 
 from pixy.aio.steps import in_steps
 from pixy.api.kafka.brokers import Brokers
-from pixy.api.kafka.codes import INVALID_CONFIG, INVALID_REQUEST, option_code
+from pixy.api.kafka.codes import INVALID_CONFIG, INVALID_REQUEST, option_code, text_of
 from pixy.api.kafka.topic_options import (
     KnownOption,
     broker_options,
@@ -67,7 +67,7 @@ class ConfigsApi:
         try:
             options = await self._options(kind, name)
         except PixyError as error:
-            return DescribeConfigsResult(option_code(error), str(error), kind, name, [])
+            return DescribeConfigsResult(option_code(error), text_of(error), kind, name, [])
         keys = asked.configuration_keys
         shown = [each for each in options if keys is None or each.name in keys]
         return DescribeConfigsResult(0, None, kind, name, [_shown(each, with_synonyms) for each in shown])
@@ -103,7 +103,7 @@ class ConfigsApi:
         try:
             changes = _changes(asked)
         except InvalidArgument as error:
-            return INVALID_CONFIG, str(error)
+            return INVALID_CONFIG, text_of(error)
         try:
             if validate_only or not changes:
                 await self._proxy.describe_topic(asked.resource_name)
@@ -116,7 +116,7 @@ class ConfigsApi:
                     asked_by=peer,
                 )
         except PixyError as error:
-            return option_code(error), str(error)
+            return option_code(error), text_of(error)
         return 0, None
 
 

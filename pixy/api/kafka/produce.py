@@ -15,6 +15,7 @@ from pixy.api.kafka.codes import (
     NOT_LEADER_OR_FOLLOWER,
     UNSUPPORTED_COMPRESSION_TYPE,
     record_code,
+    text_of,
 )
 from pixy.backend import TopicPartition
 from pixy.client_address import client_address
@@ -130,7 +131,7 @@ class _PendingProduce:
             answer.base_offset = result.base_offset
         else:
             answer.error_code = record_code(result.error)
-            answer.error_message = str(result.error)
+            answer.error_message = text_of(result.error)
         self._answered()
 
     def refused(self, answer: PartitionProduceResponse, code: int) -> None:

@@ -18,12 +18,12 @@ class TopicIds:
 
     async def find(self, topic_id: bytes) -> str:
         """The name of a topic, "" if there is none with this id."""
-        if not self._is_of(topic_id, self._names.get(topic_id, "")):
-            try:
+        try:
+            if not self._is_of(topic_id, self._names.get(topic_id, "")):
                 topics = await self._proxy.list_topics()
-            except PixyError:
-                return ""
-            self._names = {topic.topic_id: topic.name for topic in topics}
+                self._names = {topic.topic_id: topic.name for topic in topics}
+        except PixyError:
+            return ""
         return self._names.get(topic_id, "")
 
     def _is_of(self, topic_id: bytes, name: str) -> bool:

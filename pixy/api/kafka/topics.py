@@ -18,6 +18,7 @@ from pixy.api.kafka.codes import (
     UNKNOWN_TOPIC_ID,
     admin_code,
     option_code,
+    text_of,
 )
 from pixy.api.kafka.topic_ids import TopicIds
 from pixy.api.kafka.topic_options import own_options, topic_options
@@ -118,7 +119,7 @@ class TopicsApi:
             code = option_code(error)
             if code == INVALID_CONFIG and "replica" in str(error):
                 code = INVALID_REPLICATION_FACTOR
-            return _not_created(asked, code, str(error))
+            return _not_created(asked, code, text_of(error))
         log.info("a topic was made", topic=topic.name, partitions=len(topic.partitions), asked_by=peer)
         return self._result(topic)
 
@@ -178,7 +179,7 @@ class TopicsApi:
                 log.info("a topic was changed", topic=asked.name, partitions=asked.count, asked_by=peer)
         except PixyError as error:
             code = option_code(error)
-            return (INVALID_PARTITIONS if code == INVALID_CONFIG else code), str(error)
+            return (INVALID_PARTITIONS if code == INVALID_CONFIG else code), text_of(error)
         return NONE, None
 
     # --- deletion ---------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ class TopicsApi:
         try:
             await self._proxy.delete_topic(name)
         except PixyError as error:
-            return DeletableTopicResult(name, asked.topic_id, admin_code(error), str(error))
+            return DeletableTopicResult(name, asked.topic_id, admin_code(error), text_of(error))
         log.info("a topic was deleted", topic=name, asked_by=peer)
         return DeletableTopicResult(name, asked.topic_id)
 

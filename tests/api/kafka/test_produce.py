@@ -75,6 +75,13 @@ async def test_a_request_has_a_number_of_partitions(served: ServedKafka) -> None
     assert {*(await codes(served.client, produce_request("none", asked))).values()} == {87}
 
 
+async def test_a_long_name_has_a_short_text(served: ServedKafka) -> None:
+    answer = await served.client.call(PRODUCE, 8, produce_request("x" * 32_767, {0: batch(b"a")}))
+    (part,) = answer.responses[0].partition_responses
+    assert part.error_code == 3
+    assert len(part.error_message) == 1000
+
+
 async def test_each_partition_fails_alone(served: ServedKafka) -> None:
     await served.proxy.create_topic("t", 3, {})
     broken = bytearray(batch(b"a" * 100))
