@@ -97,13 +97,15 @@ class Sequences:
         next: of the next one. Invariant: above all that were used by this process.
         in_flight: proposals in flight by sequence, ascending, of each way to propose. The window is
             one for all: the group remembers the last results of this node, whichever way they went.
+        pumps: proposes what waits, of each way.
     """
 
-    __slots__ = ("in_flight", "next")
+    __slots__ = ("in_flight", "next", "pumps")
 
     def __init__(self) -> None:
         self.next = 1
         self.in_flight: list[dict[int, Proposal]] = []
+        self.pumps: list[Callable[[], None]] = []
 
     def before(self, sequence: int) -> int:
         """The last one in flight before another, 0 if there is none."""
@@ -221,6 +223,7 @@ class Proposals(Generic[_Target]):
         # By sequence, ascending.
         self._in_flight: dict[int, Proposal] = {}
         self._sequences.in_flight.append(self._in_flight)
+        self._sequences.pumps.append(self.pump)
         self._waiting: deque[Proposal] = deque()
         # True during `pump` and `propose_again`: what callers propose meanwhile comes behind.
         self._proposing = False
@@ -338,6 +341,8 @@ class Proposals(Generic[_Target]):
             proposal[2](result)
         if self._waiting:
             self.pump()
+        if len(self._sequences.pumps) > 1:
+            self._pump_others()
 
     def refused(self, sequence: int, error: PixyError) -> None:
         """Nobody brings a proposal in flight through. Those behind it are proposed again: they were
@@ -347,6 +352,13 @@ class Proposals(Generic[_Target]):
         if proposal is not None:
             proposal.done(error)
             self.propose_again()
+            self._pump_others()
+
+    def _pump_others(self) -> None:
+        """Propose what waits in other ways, perhaps for what was in flight in this one."""
+        for pump in self._sequences.pumps:
+            if pump != self.pump:
+                pump()
 
     def expire(self, now: float) -> None:
         """Answer proposals that have not come through by their deadline. Those in flight still may;
@@ -368,6 +380,7 @@ class Proposals(Generic[_Target]):
             done(Unavailable("not written: no leader could take it by the deadline"))
         if late or unseen:
             self.pump()
+            self._pump_others()
 
     def _expired(self, sequence: int, proposal: Proposal, now: float) -> list[Done]:
         """Callers of a proposal that wait no longer; it is in flight as long as others do."""
@@ -388,6 +401,7 @@ class Proposals(Generic[_Target]):
         """
         moved, self._in_flight = self._in_flight, {}
         self._sequences.in_flight = [each for each in self._sequences.in_flight if each is not moved]
+        self._sequences.pumps = [each for each in self._sequences.pumps if each != self.pump]
         in_flight = dict(sorted({**other._in_flight, **moved}.items()))
         other._in_flight.clear()
         other._in_flight.update(in_flight)

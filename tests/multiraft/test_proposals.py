@@ -379,6 +379,26 @@ def test_the_batches_of_an_entry_that_comes_back_are_proposed_alone(elsewhere: b
     assert list(results) == [0, 2]
 
 
+@pytest.mark.parametrize("end", ["applied", "refused", "expired"])
+def test_what_waits_for_another_way_goes_when_nothing_is_in_flight_there(end: str) -> None:
+    """A node that has got the only vote hears of nothing else by which it would go."""
+    bench = Bench()
+    bench.follow(2)
+    other = Proposals(bench.group, bench.proposer)
+    other.submit(COMMAND, b"elsewhere", lambda _: None, 10.0)
+    bench.group.leads, bench.group.term = True, 3
+    bench.submit(b"here")
+    assert bench.appended == []
+    match end:
+        case "applied":
+            other.applied(1, 70)
+        case "refused":
+            other.refused(1, Unavailable("no"))
+        case _:
+            other.expire(10.0)
+    assert bench.appended == [(b"here", id_of(2))]
+
+
 def shared_entry(*deadlines: float) -> tuple[Bench, dict[float, Any]]:
     """Batches with these deadlines in one entry in flight, and their results."""
     bench, results = Bench(), dict[float, Any]()
