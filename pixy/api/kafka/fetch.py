@@ -149,7 +149,7 @@ class FetchApi:
         if found is not None:
             return found
         try:
-            return await self._log.fetch(partition, offset, max_bytes=max(most, 1))
+            return await self._log.fetch(partition, offset, max_bytes=max(most, 1), max_wait=0)
         except OffsetOutOfRange as error:
             answer.high_watermark = answer.last_stable_offset = error.end
             answer.log_start_offset = error.begin

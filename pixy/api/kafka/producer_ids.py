@@ -5,11 +5,12 @@ another epoch raises it by itself (KIP-360). There are no transactions.
 """
 
 from pixy.api.kafka.codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
     COORDINATOR_LOAD_IN_PROGRESS,
     INVALID_REQUEST,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
-from pixy.errors import DeadlineExceeded, PixyError, Unavailable
+from pixy.errors import DeadlineExceeded, FailedPrecondition, PixyError, Unavailable
 from pixy.kafka_messages.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pixy.proxy import Proxy
 from pixy.wire import WireExchange
@@ -44,6 +45,9 @@ class ProducerIdsApi:
             return InitProducerIdResponse(0, 0, await self._log.new_producer_id(), 0)
         except (Unavailable, DeadlineExceeded):
             return _refused(COORDINATOR_LOAD_IN_PROGRESS)
+        except FailedPrecondition:
+            # Fatal too: there are no producers in this cluster, or not yet.
+            return _refused(CLUSTER_AUTHORIZATION_FAILED)
         except PixyError as error:
             return _refused(error.kafka_code)
 

@@ -105,6 +105,16 @@ async def test_a_fetch_ends_after_its_time(served: ServedKafka) -> None:
     assert asyncio.get_running_loop().time() - begun >= 0.05
 
 
+async def test_a_cluster_without_records_in_memory_is_waited_for_as_well(fake: ServedKafka) -> None:
+    fake.backend.create("t", 2)
+    found = values_of(await fake.client.call(FETCH, 11, fetch_request("t", {0: 0, 1: 0}, max_wait_ms=50)))
+    assert found == {0: [], 1: []}
+    fake.client.send(FETCH, 11, fetch_request("t", {0: 0, 1: 0}, max_wait_ms=60_000))
+    await until(lambda: fake.server.open_calls == 1)
+    await append(fake, 1, b"x")
+    assert values_of(await fake.client.response(FETCH, 11)) == {0: [], 1: [b"x"]}
+
+
 async def test_nothing_is_waited_for_without_bytes_to_wait_for(served: ServedKafka) -> None:
     await served.proxy.create_topic("t", 1, {})
     request = fetch_request("t", {0: 0}, max_wait_ms=60_000, min_bytes=0)

@@ -64,7 +64,7 @@ async def test_an_id_and_an_epoch_come_together(served: ServedKafka) -> None:
 
 
 async def test_a_cluster_that_gives_none_in_time_is_asked_again(fake: ServedKafka) -> None:
-    for error, code in ((Unavailable("no leader"), 14), (FailedPrecondition("an older node"), 42)):
+    for error, code in ((Unavailable("no leader"), 14), (FailedPrecondition("an older node"), 31)):
 
         async def fails(error: Exception = error) -> int:
             raise error
