@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from confluent_kafka.admin import NewTopic as ConfluentTopic
 
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.conftest import require
+from tests.fakes.certificates import make_certificate
 from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon import Daemon, proxy_config
 
@@ -234,3 +236,18 @@ async def test_aiokafka_administers_topics(daemon: Daemon) -> None:
         assert await admin.list_topics() == []
     finally:
         await admin.close()
+
+
+def test_kcat_over_tls(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+    make_certificate(tmp_path, "one")
+    tls = {"certificate_path": str(tmp_path / "one.pem"), "key_path": str(tmp_path / "one.key")}
+    with make_daemon({"kafka_addr": "127.0.0.1:0", "tls": tls}) as daemon:
+        kcat = Kcat(daemon)
+        options = (
+            "security.protocol=ssl",
+            f"ssl.ca.location={tmp_path / 'one.pem'}",
+            "ssl.endpoint.identification.algorithm=none",  # it is for localhost
+        )
+        secure = [word for option in options for word in ("-X", option)]
+        kcat.produce("orders", LINES, "-p", "0", *secure)
+        assert kcat.consume("orders", "-p", "0", *secure) == LINES
