@@ -373,7 +373,8 @@ def test_a_node_that_leaves_loses_its_replicas_and_its_id(leave: Callable[[int],
     left = state.apply(leave(2))
     assert isinstance(left, LeftNode)
     assert (left.node.node_id, left.node.removed) == (2, True)
-    assert left.topics == (replace(first, replicas=((1, 3), (1, 3))),)
+    founders = dict(enumerate(first.replicas))
+    assert left.topics == (replace(first, replicas=((1, 3), (1, 3)), founders=founders),)
     assert state.topics == {"a": left.topics[0], "b": second}
     assert (state.registered, state.apply(leave(2))) == ([1, 3], None)
     assert isinstance(state.apply(register(b"s2")), FailedPrecondition)
