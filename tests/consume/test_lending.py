@@ -258,6 +258,22 @@ def test_acks_of_lent_records_count_before_their_partition_goes() -> None:
     scene.lending.check_invariants()
 
 
+def test_what_is_lent_counts_as_handed_out_before_its_partition_goes() -> None:
+    """The news of the delivery may come too late, and the next owner would not count the ack."""
+    scene = Scene()
+    scene.partition.add(*[b"x"] * 3)
+    offers = scene.partition.offers
+    scene.lending.ask(2, [], 0.0)
+    scene.take()
+    assert offers.handed_out == 0
+    assert scene.lending.count_as_out(lambda partition: partition == 9) == set()
+    assert offers.handed_out == 0
+    assert scene.lending.count_as_out(lambda partition: partition == 0) == {0}
+    assert (offers.handed_out, offers.outstanding) == (2, 2)
+    assert offers.ack(1)
+    scene.lending.check_invariants()
+
+
 def test_an_ack_of_a_record_that_comes_back_undelivered_skips_nothing() -> None:
     scene = Scene()
     scene.partition.add(b"x")

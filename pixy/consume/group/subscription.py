@@ -448,11 +448,15 @@ class Subscription:
         return sum(self._live[number].offers.outstanding for number in held)
 
     def seal(self, covers: Covers) -> None:
-        """Let acks of some held partitions wait, and count those that were answered."""
-        self.lender.settle_kept(lambda number: number in self._held and covers(self.topic, number))
-        for number in self._held:
-            if covers(self.topic, number):
-                self._open.pop(number, None)
+        """Let acks of some held partitions wait, and count those that were answered, and what may
+        be with clients of other nodes.
+        """
+        goes = frozenset(number for number in self._held if covers(self.topic, number))
+        self.lender.settle_kept(goes.__contains__)
+        for number in self.lender.count_as_out(goes.__contains__):
+            self._live[number].mark_handed_out()
+        for number in goes:
+            self._open.pop(number, None)
 
     def release(self, covers: Covers) -> None:
         """Continue with the held partitions that are covered no more."""

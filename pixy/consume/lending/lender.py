@@ -198,6 +198,11 @@ class Lender:
         for borrower in self._borrowers.values():
             borrower.lending.settle_kept(covers)
 
+    def count_as_out(self, covers: Callable[[int], bool]) -> set[int]:
+        """As `Lending.count_as_out`, for all nodes."""
+        lendings = [borrower.lending for borrower in self._borrowers.values()]
+        return set().union(*(each.count_as_out(covers) for each in lendings))
+
     def give_up(self, node_id: int) -> None:
         """Nothing more is heard of a node, or nothing is expected."""
         borrower = self._borrowers.pop(node_id, None)

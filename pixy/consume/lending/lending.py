@@ -193,6 +193,18 @@ class Lending:
         for position in [each for each in self._kept if covers(each.partition)]:
             self._lose(position)
 
+    def count_as_out(self, covers: Callable[[int], bool]) -> set[int]:
+        """Count the sent records of some partitions, which are about to go, as handed out: clients
+        may have them, and the news of it may come too late.
+
+        Returns:
+            The partitions of these records.
+        """
+        sent = [offer for offer in self._sent.values() if covers(offer.partition)]
+        for offer in sent:
+            offer.was_out = True
+        return {offer.partition for offer in sent}
+
     def withdraw(self) -> None:
         """Take the requests of the node out of the queue."""
         while self._queue:
