@@ -78,7 +78,7 @@ class BrokerAddresses:
         return {}
 
     async def _ask(self, node_id: int) -> str:
-        """The address of a node, empty if it does not tell one."""
+        """The address of a node, empty if it has told none, or cannot be reached."""
         calls, peers = self._node.calls, self._node.peers
         if calls is None or peers is None or not peers.members.is_reachable(node_id):
             return ""
@@ -86,7 +86,8 @@ class BrokerAddresses:
             answer = await calls.ask(node_id, PeerMethod.BROKER, b"", _ASK_S)
             return str(decode_answer(BrokerResponse, answer, _ADDRESS_BYTES_MAX).address)
         except PixyError:
-            return ""
+            # It is slow: clients keep a broker that is there.
+            return self._addresses.get(node_id, "")
 
     def _made(self) -> BrokerNodes:
         node = self._node
