@@ -38,6 +38,8 @@ def daemon(folder: Path) -> Iterator[str]:
         "",
         "--management-addr",
         "",
+        "--kafka-addr",
+        "",
         "--data-dir",
         str(folder / "data"),
         "--log-level",
@@ -54,7 +56,7 @@ def daemon(folder: Path) -> Iterator[str]:
         if not line.startswith("pixy ready grpc="):
             raise DemoFailed("the daemon did not start")
         print(line)
-        yield line.removeprefix("pixy ready grpc=")
+        yield line.removeprefix("pixy ready grpc=").split()[0]
         say(f"kill -TERM {process.pid}   # the daemon: hands over, writes, ends")
         process.send_signal(signal.SIGTERM)
         code = process.wait(SECONDS_MAX)

@@ -100,7 +100,10 @@ ROWS: dict[str, list[Row]] = {
         Row("$ curl localhost:19092/v1"),
         Row("curl -N", before=('curl localhost:19092/v1/topics/orders/records --json \'{"value": "3"}\'',)),
     ],
-    "docs/kafka.md": [Row("$ seq 1 1000 | kcat")],
+    "docs/kafka.md": [
+        Row("$ seq 1 1000 | kcat"),
+        Row("$ kcat -G", {"kcat": "reads until Ctrl-C, and kcat ends with 1 then"}),
+    ],
     "docs/cluster.md": [
         Row("peer_addr:"),
         Row("pixy serve --peer-addr"),

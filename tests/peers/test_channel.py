@@ -619,17 +619,22 @@ def test_a_run_repeats() -> None:
     assert run() == first
 
 
-def test_an_address_of_another_machine_is_not_dialled_unprotected() -> None:
+def test_no_address_is_dialled_unprotected() -> None:
+    """On loopback neither: the secret is gone, and there are no certificates."""
+    secrets = [b"secret"]
+    unprotected = (
+        "is for other nodes, and nobody has to prove to be one: set cluster.secret_file or cluster.tls"
+    )
+
     async def scenario(peers: SimulatedPeers) -> None:
         one, _ = peers.nodes
-        elsewhere = Address("10.0.0.1", 1)
-        with pytest.raises(
-            Unavailable, match=r"10.0.0.1:1 may be reached .* cluster.secret_file or cluster.tls"
-        ):
-            await one.channel.ask(elsewhere, 1.0)
-        one.channel.connect(3, elsewhere)
-        await asyncio.sleep(1)
-        with pytest.raises(Unavailable, match=r"no connection to node 3: 10.0.0.1:1 may be reached"):
-            await one.channel.call(3, 1, b"", 1.0)
+        secrets.clear()
+        for address in (Address("10.0.0.1", 1), Address("127.0.0.3", 1)):
+            with pytest.raises(Unavailable, match=f"{address} {unprotected}"):
+                await one.channel.ask(address, 1.0)
+            one.channel.connect(3, address)
+            await asyncio.sleep(1)
+            with pytest.raises(Unavailable, match=f"no connection to node 3: {address} {unprotected}"):
+                await one.channel.call(3, 1, b"", 1.0)
 
-    simulate(scenario)
+    simulate(scenario, options=PeerOptions(address=LOOPBACK, secrets=lambda: tuple(secrets)))

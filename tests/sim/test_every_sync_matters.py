@@ -149,7 +149,14 @@ ELSEWHERE = {
 moment.
 """
 
+_FOUNDED = "cluster/unsafe_recovery/founded_node.py:"
 NOT_HERE = {
+    "cluster/consumer_groups/classic_coordinator.py:ClassicCoordinator. sync": "no sync of a disk",
+    f"{_FOUNDED}FoundedNode. sync_directory": "tests/backup/test_restore",
+    f"{_FOUNDED}FoundedNode.__init__ make_directory": "tests/backup/test_restore",
+    f"{_FOUNDED}FoundedNode._empty_directory make_directory": "tests/backup/test_restore",
+    f"{_FOUNDED}FoundedNode._empty_directory sync_directory": "tests/backup/test_restore",
+    f"{_FOUNDED}FoundedPartition.end sync": "tests/backup/test_restore",
     "cluster/log/recovery.py:_candidate sync_directory": "tests/cluster/log/test_recovery",
     "storage/partition/segment.py:Segment._copy sync": "tests/copies/test_staged_copy",
     "storage/partition/segment.py:Segment.share sync": "tests/sim/cluster",
