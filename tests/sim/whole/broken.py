@@ -107,6 +107,11 @@ async def not_confirmed(*_: Any) -> None:
     """Nobody is asked whether this node is behind."""
 
 
+async def none_is_late(*_: Any) -> dict[Any, PixyError]:
+    """The same for some partitions, each on its own."""
+    return {}
+
+
 async def answers_as_a_former_owner(self: WaitingAcks, lane: AckLane, backoff: Backoff) -> float:
     """A node that does not own the partition of an ack answers it."""
     if not self._target.is_elsewhere(lane.partition):

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from pixy.backend.embedded.local_partitions import LocalPartitions
+from pixy.cluster import Node
 from pixy.proxy import PartitionOffsets, Proxy
 from tests.sim.kit.rules import Rule, switched_off
 from tests.sim.kit.seeds import failure_of
@@ -41,7 +41,7 @@ RULES: dict[str, Rule[Swarm]] = {
         seed=6,
     ),
     "a node that may be behind shows no end": Rule(
-        [patch.object(LocalPartitions, "_confirm", broken.not_confirmed)],
+        [patch.object(Node, "confirm_each", broken.none_is_late)],
         aimed(FaultKind.CRASH, habits=_CALM, consuming=_SHOWING, weather=_SLOW, duration_s=12.0),
         seed=4,
     ),
