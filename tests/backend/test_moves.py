@@ -13,10 +13,8 @@ from pixy.cluster import Node, TransferCounts, problems
 from pixy.cluster.log import PartitionReplica, StateReplica
 from pixy.cluster.replicas import Partitions
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
-from pixy.multiraft import Driver, RaftGroup
-from pixy.raft import NONE
+from pixy.multiraft import RaftGroup
 from pixy.records import TopicPartition
-from pixy.storage import EntryType
 from tests.cluster.moving import begin_move, move_as_seen, until_moved
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import stage_values
@@ -90,45 +88,6 @@ def test_the_only_replica_moves_to_another_node(tmp_path: Path) -> None:
         assert await cluster[1].values() == [*VALUES, b"more"]
 
     run_cluster(scenario, tmp_path, 1)
-
-
-def test_a_node_that_its_group_has_put_out_serves_until_the_move_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody tells it, and the end waits: the move has got another target that is down."""
-    propose = Driver.propose
-
-    def propose_others(driver: Driver, group: RaftGroup, kind: EntryType, *rest: Any) -> None:
-        """An end waits until an empty entry behind the change is committed."""
-        if kind is not EntryType.EMPTY:
-            propose(driver, group, kind, *rest)
-
-    monkeypatch.setattr(Driver, "propose", propose_others)
-
-    async def scenario(cluster: NodeCluster) -> None:
-        await cluster[1].backend.create_topic("topic", 1, {"replication": "3"})
-        first, second, out = cluster[1].node.metadata.topics["topic"].replicas[0]
-        other = next(each for each in cluster.nodes.values() if each.id not in (first, second, out))
-        await begin_move(cluster[1], (first, second, other.id))
-        members = {first, second, other.id}
-
-        def is_swapped() -> bool:
-            replica = other.node.partition(TOPIC)
-            group = None if replica is None else replica.group
-            return group is not None and {*group.storage.conf_state.voters} == members
-
-        await until(is_swapped)
-        asked = cluster.by_id(out)
-        await until(lambda: has_no_leader(asked))
-        assert await asked.append(b"value") == 0
-        assert await asked.values() == [b"value"]
-
-    run_cluster(scenario, tmp_path, 4)
-
-
-def has_no_leader(node: ClusterNode) -> bool:
-    replica = node.node.partition(TOPIC)
-    return replica is not None and replica.group is not None and replica.group.leader == NONE
 
 
 def test_the_status_says_which_node_a_partition_needs_that_moves(tmp_path: Path) -> None:

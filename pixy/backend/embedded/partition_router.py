@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from pixy.cluster import Node, PartitionReplica, RemotePartition, Topic
 from pixy.errors import UnknownPartition, UnknownTopic
-from pixy.raft import NONE
 from pixy.records import TopicPartition
 
 CONFIRM_S = 5.0
@@ -32,13 +31,12 @@ class PartitionRouter:
     def here(self, partition: TopicPartition) -> PartitionReplica | None:
         """A partition that can be served from here. None: ask `find`.
 
-        A replica that is damaged, waits for a copy, or may have been put out of its group counts if
-        there is no other one.
+        A replica that is damaged or waits for a copy counts if there is no other one.
         """
         replica = self._node.partition(partition)
         if replica is None or not self._node.partitions.has_replica(replica):
             return None
-        whole = replica.fault is None and not replica.needs_copy and not _may_be_out(replica)
+        whole = replica.fault is None and not replica.needs_copy
         return replica if whole or not replica.replicas[1:] else None
 
     def find_nowait(self, partition: TopicPartition) -> PartitionRoute | None:
@@ -93,7 +91,7 @@ class PartitionRouter:
             return None
         if not self._node.partitions.has_replica(replica):
             return None
-        return None if replica.needs_copy or _may_be_out(replica) else replica
+        return None if replica.needs_copy else replica
 
     async def topics(self, names: Iterable[str] | None = None) -> list[Topic]:
         """All topics, or those of `names` that exist, sorted by name: one read for all.
@@ -119,13 +117,3 @@ class PartitionRouter:
         if topic is None:
             raise UnknownTopic(f"unknown topic {name}")
         return topic
-
-
-def _may_be_out(replica: PartitionReplica) -> bool:
-    """True if the members may have put a replica out of their group: nobody tells it, and metadata
-    has it until the move ends, which waits for nodes that are down.
-    """
-    group = replica.group
-    if replica.move is None or group is None:
-        return False
-    return group.has_peers and group.leader == NONE
