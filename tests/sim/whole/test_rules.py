@@ -21,6 +21,10 @@ FOUND = {
         "a node that joins goes by the time before a jump",
         14,
     ): "the only node that knows that time tells it while no majority agrees, and loses its disk",
+    (
+        "a replica that is back does not vote before it knows the members",
+        29,
+    ): "a node writes past its own replica, which has batches in flight, and changes their order",
 }
 """Seeds that have found something with the focus of a rule, and what it was."""
 
