@@ -227,13 +227,25 @@ def test_all_nodes_are_replaced_one_after_the_other(cluster: Cluster) -> None:
     assert not cluster[4].status().problems
 
 
+def has_removed(asked: ClusterNode, node_id: int) -> bool:
+    """True if a node has been removed, False if others cannot do without it yet."""
+    with grpc.insecure_channel(asked.address) as channel:
+        try:
+            ClusterStub(channel).RemoveNode(cluster_pb.RemoveNodeRequest(node_id=node_id), timeout=30)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+                raise
+            return False
+    return True
+
+
 def test_a_node_joins_while_a_removed_one_is_needed_and_the_third_is_lost(cluster: Cluster) -> None:
     start(cluster, 1, 2, 3)
     asked, lost, goes = (cluster[number] for number in (1, 2, 3))
     ids = {number: cluster.id_of(cluster[number]) for number in (1, 2, 3)}
     pixy(asked, "topics", "create", TOPIC, "--partitions", "6", "--config", "replication=2")
-    with grpc.insecure_channel(asked.address) as channel:
-        ClusterStub(channel).RemoveNode(cluster_pb.RemoveNodeRequest(node_id=ids[3]), timeout=30)
+    # Refused while a new partition has no leader, or a replica that is not complete.
+    until_blocking(lambda: has_removed(asked, ids[3]), cluster.logs)
     # Before partitions are without the one that goes.
     lost.kill()
     until_blocking(lambda: not node_of(asked, ids[2]).up, cluster.logs)

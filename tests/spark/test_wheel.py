@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.process, pytest.mark.long]
 SECONDS_MAX = 900.0
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SOURCES = ["pixy", "pyspark_pixy.py", "pyproject.toml", "README.md", "LICENSE"]
-PACKAGED = (".py", ".pyi", ".proto", "py.typed")
+PACKAGED = (".py", ".pyi", ".proto", "py.typed", "schemas.txt")
 
 
 @pytest.fixture(scope="module")
