@@ -193,12 +193,16 @@ class Pages:
         else:
             self._command(block, row)
 
-    def _load(self, block: Block) -> None:
+    def _secret(self) -> str:
+        """File with a secret of nodes."""
         secret = self._folder / "peers.secret"
         secret.write_text("0123456789abcdef" * 2)
         secret.chmod(0o600)
+        return str(secret)
+
+    def _load(self, block: Block) -> None:
         path = self._folder / "page.yaml"
-        path.write_text(block.text.replace("/etc/pixy/peers.secret", str(secret)))
+        path.write_text(block.text.replace("/etc/pixy/peers.secret", self._secret()))
         assert load_config(path, {}, {}).proxies
 
     def _serve(self, block: Block, row: Row) -> None:
@@ -206,9 +210,10 @@ class Pages:
         replaced = {**row.replaced, "10.0.0.": "127.0.0.", "19094": str(free_port())}
         arguments = f"ARGS='--port {free_port()} --folder {self._folder}/three'"
         replaced |= {"make cluster": f"make --no-print-directory -C {ROOT} cluster {arguments}"}
-        with self._terminal(
-            replaced, {"PIXY_GRPC_ADDR": "127.0.0.1:0", "PIXY_TCP_ADDR": "", "PIXY_KAFKA_ADDR": ""}
-        ) as user:
+        variables = {"PIXY_GRPC_ADDR": "127.0.0.1:0", "PIXY_TCP_ADDR": "", "PIXY_KAFKA_ADDR": ""}
+        if "10.0.0." in block.text:
+            variables["PIXY_CLUSTER__SECRET_FILE"] = self._secret()
+        with self._terminal(replaced, variables) as user:
             if "10.0.0." in block.text:
                 first = "pixy serve --peer-addr 10.0.0.1:19094 --join 10.0.0.1:19094"
                 user.serve(first, PIXY_DATA_DIR=str(self._folder / "first"))
