@@ -217,6 +217,24 @@ def test_a_crash_at_any_call_of_the_disk_leaves_no_node_that_starts(target: Targ
         assert started(node)[0] == [ALL, ALL, []]
 
 
+def test_everything_is_durable_before_the_marker_goes_and_the_marker_before_anything_else(
+    target: Target, tmp_path: Path
+) -> None:
+    disk = RecordingDisk()
+    restore(target, backed_up(filled(), target), tmp_path / "node", disk)
+    begun, ended = disk.calls.index(Call("create", RESTORING)), disk.calls.index(Call("unlink", RESTORING))
+    at_the_node = Call("sync_directory", "node")
+    assert disk.calls[begun + 1] == at_the_node
+    assert disk.calls[ended + 1 :] == [at_the_node]
+    last = {(call.what, call.name): at for at, call in enumerate(disk.calls[:ended])}
+    written = {name: at for (what, name), at in last.items() if what == "write"}
+    assert any(name.endswith(".log") for name in written)
+    assert [name for name, at in written.items() if last.get(("sync", name), -1) < at] == []
+    made = [at for (what, name), at in last.items() if what == "make_directory" and name.startswith("topic-")]
+    assert len(made) == 2  # those with records
+    assert last["sync_directory", "topics"] > max(made)
+
+
 def test_a_full_disk_is_told_and_leaves_the_marker(target: Target, tmp_path: Path) -> None:
     manifest = backed_up(filled(), target)
     disk = RecordingDisk()
