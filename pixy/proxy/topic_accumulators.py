@@ -263,8 +263,8 @@ def record_size(record: NewRecordFields) -> int:
 
 
 def headers_bytes(headers: Sequence[Header]) -> int:
-    """Size of a record's headers: their names and values."""
-    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
+    """Size of the headers of a record: their names and values."""
+    return sum(len(name if name.isascii() else name.encode()) + len(value or b"") for name, value in headers)
 
 
 def batch_bytes(record: NewRecordFields) -> int:

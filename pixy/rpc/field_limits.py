@@ -9,8 +9,9 @@ request that is allowed.
     of                                          maximum
     elements of a repeated field or map         that of the field
     all other fields, unknown ones included     `OTHER_FIELDS_MAX`
-    fields of elements above 64 bytes           as many as the largest number of elements has,
-                                                where a long tag or number counts as several
+    fields of elements above 32 bytes           as many as the largest number of elements has,
+                                                where a long tag or number counts as several:
+                                                both take longer to skip
     bytes of a field, unless it is large        `FIELD_BYTES_MAX`
     bytes of a request in which no field is     `FIELD_BYTES_MAX`
     large or repeated
@@ -50,9 +51,7 @@ _ELEMENT_MIN = 2
 _VARINT, _I64, _LENGTH_DELIMITED, _GROUP, _END_GROUP, _I32 = 0, 1, 2, 3, 4, 5
 """Wire types (protobuf.dev, Encoding)."""
 _VARINT_BYTES_MAX = 10
-_SHORT_BYTES = 2
-"""A longer number, which takes longer to skip, counts as two fields."""
-_SMALL_BYTES = 64
+_SMALL_BYTES = 32
 """Elements with no more are not scanned: they have few fields, and are those of most requests."""
 _NONE: dict[int, int] = {}
 _LENGTH_DELIMITED_TYPES = (
@@ -214,10 +213,12 @@ class FieldLimits:
                         if left[tag] < 0:
                             raise _too_many(f"elements of {self._names[tag]}", self._maxima[tag])
                         continue
+                elif tag & 7 == _VARINT and body[at] < 0x80:
+                    at += 1
                 else:
                     begin = at
                     at = _skip(body, at, tag & 7)
-                    if at - begin > _SHORT_BYTES:
+                    if at > begin:
                         fields_left -= 1
                 fields_left -= 1
                 if fields_left < 0:

@@ -209,8 +209,9 @@ def _strange_elements(message: Descriptor, count: int) -> Iterator[tuple[bytes, 
     """Requests whose elements have fields that nobody knows, and their statuses."""
     for field in message.fields:
         if field.message_type is not None:
-            small, large = (_long_field(field, b"\x78\x01" * size) for size in (30, 2000))
+            small, scanned, large = (_long_field(field, b"\x78\x01" * size) for size in (16, 30, 2000))
             yield small * count, None
+            yield scanned * count, None
             yield large * (BYTES // len(large)), {INVALID}
 
 
