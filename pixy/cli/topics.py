@@ -150,8 +150,8 @@ def create(
 
     Options of a topic take precedence over the cluster's: retention_ms, retention_bytes,
     segment_bytes, segment_ms; replication is the number of replicas, at most that of the nodes.
-    Kafka's names (retention.ms) are accepted too. With --json an object as of `topics show`,
-    without offsets.
+    With cleanup_policy=compact all messages are kept, as nothing is compacted. Kafka's names
+    (retention.ms) are accepted too. With --json an object as of `topics show`, without offsets.
     """
     from pixy.proto import pixy_topics_pb2
 

@@ -9,6 +9,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering import (
     AppliedElsewhere,
@@ -24,6 +26,7 @@ from pixy.cluster.state import (
     IDENTITY_LEVEL,
     MOVES_LEVEL,
     PLACEMENT_LEVEL,
+    POLICY_LEVEL,
     PRODUCERS_LEVEL,
     REMOVING_LEVEL,
     SEEN_LEVEL,
@@ -36,6 +39,7 @@ from pixy.cluster.state import (
     alter_command,
     create_command,
     delete_command,
+    is_compacted,
     removal,
     why_no_such_replicas,
 )
@@ -69,6 +73,8 @@ from pixy.proto.state_pb2 import (
     StartNode,
 )
 from pixy.raft.quorum import is_majority
+
+log = structlog.get_logger(__name__)
 
 _COMMAND_S = 15.0
 """Seconds until a request for a command is answered in any case; a change of leaders takes two."""
@@ -137,12 +143,16 @@ class NodeCommands:
 
         Raises:
             InvalidTopic, InvalidArgument, TopicExists, ResourceExhausted.
+            FailedPrecondition: a node has an older release, which would not honour an option.
         """
+        self._check_policy(config)
         topic_id = self._random_bytes(16)
         command = create_command(name, topic_id, partitions, config)
         if name not in self._metadata.topics:
             await self._check_replication(config, name)
-        return await self._topic(name, command, topic_id)
+        topic = await self._topic(name, command, topic_id)
+        _say_uncompacted(name, config)
+        return topic
 
     async def alter_topic(self, name: str, partitions: int | None, config: Mapping[str, str | None]) -> Topic:
         """Add partitions to a topic, or change its options.
@@ -150,15 +160,30 @@ class NodeCommands:
         Raises:
             UnknownTopic, InvalidArgument, ResourceExhausted.
             StaleTopicVersion: another call has altered it meanwhile.
+            FailedPrecondition: as `create_topic`.
         """
+        self._check_policy(config)
         until = asyncio.get_running_loop().time() + _AGAIN_S
         while True:
             try:
-                return await self._alter_topic(name, partitions, config)
+                topic = await self._alter_topic(name, partitions, config)
+                _say_uncompacted(name, config)
+                return topic
             except StaleTopicVersion:
                 # At the same moment, unless this node or the call was held up.
                 if asyncio.get_running_loop().time() >= until:
                     raise
+
+    def _check_policy(self, config: Mapping[str, str | None]) -> None:
+        """Raise `FailedPrecondition` while a node would delete what a topic with these options
+        keeps.
+        """
+        groups = self._state_groups
+        if is_compacted(config) and groups.metadata.nodes and groups.feature_level < POLICY_LEVEL:
+            raise FailedPrecondition(
+                f"topic option cleanup_policy={config['cleanup_policy']} needs feature level {POLICY_LEVEL}, which a "
+                "cluster has once every node has started with a release that has it"
+            )
 
     async def _alter_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str | None]
@@ -554,6 +579,13 @@ class NodeCommands:
                 f"no majority: this node reaches {len(reached)} of the {len(voters)} nodes of {replica.name}"
             )
         return await self._proposals.run(replica, payload, _COMMAND_S)
+
+
+def _say_uncompacted(topic: str, config: Mapping[str, str | None]) -> None:
+    if is_compacted(config):
+        policy = config["cleanup_policy"]
+        kept = "all of them are kept" if policy == "compact" else "they are deleted by age and size"
+        log.warning(f"records of a topic are not compacted: {kept}", topic=topic, cleanup_policy=policy)
 
 
 def _is_empty(nodes: AbstractSet[int]) -> bool:

@@ -8,7 +8,8 @@ In every request, an empty `cluster` means the default cluster, and one that is 
 answered with INVALID_ARGUMENT. So is a topic whose name violates Kafka's rules: 1 to 249 of the
 characters a-z A-Z 0-9 . _ -, but neither . nor ..
 
-Topic options override those of the cluster. Their values are integers, in milliseconds or bytes:
+Topic options override those of the cluster. Their values are integers, in milliseconds or bytes,
+but for the last one:
   retention_ms     retention time of records; -1: unlimited
   retention_bytes  retained size per partition; -1: unlimited
   segment_bytes    size at which a partition starts a new segment file; 64 KiB to 1 GiB
@@ -17,6 +18,9 @@ Topic options override those of the cluster. Their values are integers, in milli
                    are nodes are refused with INVALID_ARGUMENT. Another number than the partitions
                    of a topic have moves replicas once the call has returned; it is refused, too,
                    while a node runs a release that does not move them
+  cleanup_policy   delete, compact or compact,delete, for programs that insist on it: records are
+                   never compacted, and with compact alone none is deleted by age or size. Refused
+                   with FAILED_PRECONDITION while a node runs a release that would delete them
 Requests may also use Kafka's names for them (retention.ms and so on); responses use the names
 above.
 

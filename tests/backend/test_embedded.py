@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.backend import EmbeddedBackend, FetchResult, StagedBatches, StageSeal, TopicPartition, timestamps
 from pixy.cluster import Node, NodeOptions, PartitionReplica, problems
@@ -369,6 +370,28 @@ async def test_a_fetch_below_the_moved_begin_is_out_of_range_and_damages_nothing
     with pytest.raises(OffsetOutOfRange):
         await cold.fetch(3)
     assert values(await cold.fetch(4)) == [b"x" * 900]
+
+
+async def test_a_topic_that_would_be_compacted_is_kept_whole_and_the_log_says_so(cold: Embedded) -> None:
+    policy: dict[str, str | None] = {"cleanup_policy": "compact"}
+    with capture_logs() as logs:
+        await cold.backend.alter_topic("topic", config={"retention_bytes": "1", **policy})
+        await cold.backend.create_topic("other", 1, {"cleanup_policy": "compact,delete"})
+    assert [(each["log_level"], each["topic"], each["event"]) for each in logs if "topic" in each] == [
+        ("warning", "topic", "records of a topic are not compacted: all of them are kept"),
+        ("warning", "other", "records of a topic are not compacted: they are deleted by age and size"),
+    ]
+    for _ in range(5):
+        await cold.append(b"x" * 900)
+    await cold.write()
+    cold.node._retention.stop()
+    cold.node._retention._check()
+    await cold.node._log.journal.drained()
+    assert cold.replica.log.begin_offset == 0
+    await cold.backend.alter_topic("topic", config={"cleanup_policy": "compact,delete"})
+    cold.node._retention.stop()
+    cold.node._retention._check()
+    await until(lambda: cold.replica.log.begin_offset > 0)
 
 
 async def test_a_description_follows_the_topic(embedded: Embedded) -> None:

@@ -14,10 +14,12 @@ import pytest
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.cluster import PartitionReplica, problems
 from pixy.cluster.replicas.state_groups import GROUPS_COUNT
+from pixy.cluster.state import POLICY_LEVEL
 from pixy.cluster.state.groups import groups_index
 from pixy.config import StagingConfig, StorageConfig
 from pixy.errors import FailedPrecondition
 from pixy.multiraft.raft_group import RaftGroup
+from tests.cluster.moving import set_level
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -258,6 +260,29 @@ def test_a_node_whose_clock_is_wrong_does_not_stay_alone(tmp_path: Path, asked: 
         await cluster[asked].backend.remove_node(other.id)
 
     run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_no_topic_is_compacted_while_a_node_would_delete_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_level(monkeypatch, POLICY_LEVEL - 1)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        with pytest.raises(FailedPrecondition, match="cleanup_policy=compact needs feature level 12"):
+            await cluster[1].backend.create_topic("other", 1, {"cleanup_policy": "compact"})
+        with pytest.raises(FailedPrecondition, match="needs feature level"):
+            await cluster[2].backend.alter_topic("topic", config={"cleanup_policy": "compact,delete"})
+        monkeypatch.undo()
+        for node in cluster.nodes.values():
+            await node.stop()
+            await node.start()
+        levels = [node.node.state_groups for node in cluster.nodes.values()]
+        await until(lambda: all(each.feature_level >= POLICY_LEVEL for each in levels))
+        made = await cluster[2].backend.create_topic("other", 1, {"cleanup_policy": "compact"})
+        assert made.config == {"cleanup_policy": "compact"}
+
+    run_cluster(scenario, tmp_path, 2)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -240,7 +240,7 @@ def test_while_a_node_has_an_older_release_there_are_no_producers(
             await node.stop()
             await node.start()
         await until(
-            lambda: all(node.node.state_groups.feature_level == 11 for node in cluster.nodes.values())
+            lambda: all(node.node.state_groups.feature_level >= 11 for node in cluster.nodes.values())
         )
         assert await cluster[1].backend.new_producer_id() == 0
         assert await send(cluster[1], 0, b"x") == 0

@@ -154,6 +154,14 @@ async def test_options_are_set_and_unset_one_by_one(backend: Backend) -> None:
     assert await backend.list_topics() == [third]
 
 
+async def test_the_policy_of_compaction_is_an_option_of_a_topic(backend: Backend) -> None:
+    for policy in ("compact", "compact,delete", "delete"):
+        altered = await backend.alter_topic("orders", config={"cleanup_policy": policy})
+        assert altered.config == {"cleanup_policy": policy}
+    made = await backend.create_topic("bills", 1, {"cleanup_policy": "compact"})
+    assert made.config == {"cleanup_policy": "compact"}
+
+
 async def test_partitions_and_options_change_atomically(backend: Backend) -> None:
     before = await backend.describe_topic("orders")
     altered = await backend.alter_topic("orders", partitions=3, config={"retention_ms": "1000"})
@@ -170,6 +178,7 @@ BAD_OPTIONS = [
     {"retention_ms": "-2"},
     {"segment_ms": "-1"},
     {"segment_bytes": "-1"},
+    {"cleanup_policy": "compacted"},
 ]
 
 

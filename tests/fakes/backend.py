@@ -89,7 +89,8 @@ from tests.fakes.staging import FakeStaging
 
 _PARTITIONS_MAX = 10_000
 _TOPIC_OPTIONS = {"retention_ms": -1, "retention_bytes": -1, "segment_bytes": 1, "segment_ms": 1}
-"""Topic options, and the smallest value of each."""
+"""Topic options that are numbers, and the smallest value of each."""
+_POLICIES = ("delete", "compact", "compact,delete", None)
 
 
 @dataclass(slots=True)
@@ -807,6 +808,8 @@ def _check_partitions(partitions: int) -> None:
 
 def _check_options(config: Mapping[str, str | None]) -> None:
     for option, value in config.items():
+        if option == "cleanup_policy" and value in _POLICIES:
+            continue
         minimum = _TOPIC_OPTIONS.get(option)
         if minimum is None:
             raise InvalidArgument(f"unknown option {option}")

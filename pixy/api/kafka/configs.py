@@ -13,6 +13,7 @@ from pixy.api.kafka.topic_options import (
     check_fixed,
     is_fixed,
     own_name,
+    own_value,
     topic_options,
 )
 from pixy.config import ProxyConfig
@@ -129,14 +130,15 @@ def _changes(asked: AlterConfigsResource) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
     for each in asked.configs:
         if each.config_operation not in (_SET, _DELETE):
-            raise InvalidArgument(f"topic option {each.name} is no list, to which something could be added")
-        is_set = each.config_operation == _SET
-        if is_set and each.value is None:
+            raise InvalidArgument(f"topic option {each.name} can be set and reset, and not added to")
+        value = each.value if each.config_operation == _SET else None
+        if each.config_operation == _SET and value is None:
             raise InvalidArgument(f"topic option {each.name} has no value")
         if not is_fixed(each.name):
-            changes[own_name(each.name)] = each.value if is_set else None
-        elif each.value is not None and is_set:
-            check_fixed(each.name, each.value)
+            name = own_name(each.name)
+            changes[name] = None if value is None else own_value(name, value)
+        elif value is not None:
+            check_fixed(each.name, value)
     return changes
 
 

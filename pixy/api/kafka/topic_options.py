@@ -1,6 +1,8 @@
 """Options of topics under Kafka's names.
 
 a topic's own           `retention.ms` and others that pixy has, with dots for underscores
+kept                    `cleanup.policy`, because programs insist on `compact`: nothing is compacted
+least times             accepted: what is never compacted stays longer than any of them
 the same for all        accepted if the value is the one that holds, or refused
 others                  refused: an option that has no effect would be a promise
 """
@@ -12,11 +14,14 @@ from typing import NamedTuple
 from pixy.config import ProxyConfig
 from pixy.errors import InvalidArgument
 
-OWN = ("retention.ms", "retention.bytes", "segment.ms", "segment.bytes")
+_POLICY, _USUAL_POLICY = "cleanup.policy", "delete"
+OWN = ("retention.ms", "retention.bytes", "segment.ms", "segment.bytes", _POLICY)
 """Options that a topic may set."""
 
+_LEAST_TIMES = ("min.compaction.lag.ms", "delete.retention.ms")
+"""Options that compaction alone has to honour; Kafka Streams sets the first one."""
+
 _FIXED = {
-    "cleanup.policy": "delete",
     "compression.type": "producer",
     "message.timestamp.type": "CreateTime",
     "unclean.leader.election.enable": "false",
@@ -66,14 +71,23 @@ def own_options(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
     for name, value in given:
         if value is None:
             raise InvalidArgument(f"topic option {name} has no value")
-        if name in _FIXED:
+        if is_fixed(name):
             check_fixed(name, value)
             continue
         key = own_name(name)
         if key in found:
             raise InvalidArgument(f"topic option {name} is named more than once")
         found[key] = value
-    return found
+    kept = {name: own_value(name, value) for name, value in found.items()}
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def own_value(name: str, value: str) -> str | None:
+    """The value that a topic has for an option, by pixy's name; None for one that holds anyway."""
+    if name != "cleanup_policy":
+        return value
+    value = value.replace(" ", "")
+    return None if value == _USUAL_POLICY else value
 
 
 def own_name(name: str) -> str:
@@ -83,23 +97,26 @@ def own_name(name: str) -> str:
         InvalidArgument: there is none.
     """
     if name not in OWN:
-        known = ", ".join((*OWN, *_FIXED))
+        known = ", ".join((*OWN, *_FIXED, *_LEAST_TIMES))
         raise InvalidArgument(f"topic option {name} is not supported; supported are {known}")
     return name.replace(".", "_")
 
 
 def is_fixed(name: str) -> bool:
-    """True for an option whose value is the same for all topics."""
-    return name in _FIXED
+    """True for an option whose value is the same for all topics, or makes no difference."""
+    return name in _FIXED or name in _LEAST_TIMES
 
 
 def check_fixed(name: str, value: str) -> None:
     """Check the value of an option that cannot be changed.
 
     Raises:
-        InvalidArgument: another value holds.
+        InvalidArgument: another value holds, or it is no time.
     """
-    if value != _FIXED[name]:
+    if name in _LEAST_TIMES:
+        if not (value.isascii() and value.isdecimal()):
+            raise InvalidArgument(f"topic option {name} is {value!r}; a whole number from 0 on is allowed")
+    elif value != _FIXED[name]:
         raise InvalidArgument(f"topic option {name} is {value!r}; only {_FIXED[name]!r} is supported")
 
 
@@ -116,18 +133,19 @@ def topic_options(own: Mapping[str, str], config: ProxyConfig) -> list[KnownOpti
         "retention.bytes": storage.retention_bytes or -1,
         "segment.ms": round(storage.segment_age * 1000),
         "segment.bytes": storage.segment_bytes,
+        _POLICY: _USUAL_POLICY,
     }
+    kinds = {"segment.bytes": ConfigType.INT, _POLICY: ConfigType.LIST}
     found = []
     for name in OWN:
         value = own.get(name.replace(".", "_"))
         source = ConfigSource.DEFAULT if value is None else ConfigSource.TOPIC
-        kind = ConfigType.INT if name == "segment.bytes" else ConfigType.LONG
+        kind = kinds.get(name, ConfigType.LONG)
         found.append(KnownOption(name, str(defaults[name]) if value is None else value, source, kind))
     largest = str(config.producer.max_message_bytes)
     found.append(KnownOption("max.message.bytes", largest, ConfigSource.STATIC_BROKER, ConfigType.INT))
     for name, value in _FIXED.items():
         kind = ConfigType.BOOLEAN if value == "false" else ConfigType.STRING
-        kind = ConfigType.LIST if name == "cleanup.policy" else kind
         found.append(KnownOption(name, value, ConfigSource.DEFAULT, kind))
     return found
 

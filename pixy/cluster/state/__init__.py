@@ -53,6 +53,7 @@ from pixy.cluster.state.nodes import (
     MOVES_LEVEL,
     NODES_MAX,
     PLACEMENT_LEVEL,
+    POLICY_LEVEL,
     PRODUCERS_LEVEL,
     REMOVING_LEVEL,
     SECOND_PROTOCOL_LEVEL,
@@ -88,7 +89,7 @@ from pixy.cluster.state.topic_commands import (
     is_topic_deletion,
     why_no_such_replicas,
 )
-from pixy.cluster.state.topic_config import log_options
+from pixy.cluster.state.topic_config import is_compacted, log_options
 
 __all__ = [
     "APPLIED_LEVEL",
@@ -110,6 +111,7 @@ __all__ = [
     "PARTITIONS_MAX",
     "PIECE_BYTES_MAX",
     "PLACEMENT_LEVEL",
+    "POLICY_LEVEL",
     "PRODUCERS_LEVEL",
     "PRODUCER_IDS_SKIPPED",
     "REMOVING_LEVEL",
@@ -164,6 +166,7 @@ __all__ = [
     "export_records",
     "found_cluster",
     "groups_index",
+    "is_compacted",
     "is_topic_deletion",
     "log_options",
     "member_message",

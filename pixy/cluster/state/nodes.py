@@ -50,7 +50,7 @@ from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, Remo
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 11
+FEATURE_LEVEL = 12
 """Feature level of this release:
 
     0  a node alone
@@ -68,6 +68,7 @@ FEATURE_LEVEL = 11
     9  commands that move replicas between nodes; nodes say when they have applied an entry
     10 groups of Kafka's classic protocol; offsets whose metadata is of another program
     11 idempotent producers: ids, and batches that have one
+    12 the topic option cleanup_policy
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -114,6 +115,9 @@ CLASSIC_LEVEL = 10
 
 PRODUCERS_LEVEL = 11
 """First level at which all nodes keep tables of idempotent producers."""
+
+POLICY_LEVEL = 12
+"""First level at which all nodes keep the records of topics with `cleanup_policy=compact`."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

@@ -28,6 +28,9 @@ _BOUNDS = {
 """Least and greatest value of each option: the number of replicas, and Kafka's options by their
 names with underscores for dots; -1 stands for no bound.
 """
+CLEANUP_POLICY = "cleanup_policy"
+_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
+"""Values of Kafka's option. Records are never compacted; with `compact` alone none is deleted."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
@@ -40,6 +43,9 @@ def check_topic_config(config: Mapping[str, str]) -> None:
     """
     check_option_names(config)
     for name, value in config.items():
+        if name == CLEANUP_POLICY:
+            _check_policy(value)
+            continue
         least, greatest = _BOUNDS[name]
         if not _INTEGER.fullmatch(value) or not least <= int(value) <= greatest:
             raise InvalidArgument(
@@ -54,8 +60,22 @@ def check_option_names(names: Iterable[str]) -> None:
         InvalidArgument: names the option, and those that there are.
     """
     for name in names:
-        if name not in _BOUNDS:
-            raise InvalidArgument(f"topic option {name} is unknown; known options are {', '.join(_BOUNDS)}")
+        if name not in _BOUNDS and name != CLEANUP_POLICY:
+            known = ", ".join((*_BOUNDS, CLEANUP_POLICY))
+            raise InvalidArgument(f"topic option {name} is unknown; known options are {known}")
+
+
+def is_compacted(config: Mapping[str, str | None]) -> bool:
+    """True if options ask for the compaction of records."""
+    return "compact" in (config.get(CLEANUP_POLICY) or "")
+
+
+def _check_policy(value: str) -> None:
+    if value not in _POLICIES:
+        allowed = ", ".join(_POLICIES)
+        raise InvalidArgument(
+            f"topic option {CLEANUP_POLICY} is {value[:60]!r}; one of these is allowed: {allowed}"
+        )
 
 
 def check_forwarded_config(config: Mapping[str, str]) -> None:
@@ -66,7 +86,9 @@ def check_forwarded_config(config: Mapping[str, str]) -> None:
     """
     check_option_names(config)
     for name, value in config.items():
-        if not _INTEGER.fullmatch(value):
+        if name == CLEANUP_POLICY:
+            _check_policy(value)
+        elif not _INTEGER.fullmatch(value):
             raise InvalidArgument(f"topic option {name} is {value[:60]!r}; a whole number is allowed")
 
 
@@ -83,6 +105,9 @@ def log_options(storage: StorageConfig, config: Mapping[str, str]) -> LogOptions
         for name, value in config.items()
         if name in _BOUNDS and _INTEGER.fullmatch(value)
     }
+    if config.get(CLEANUP_POLICY) == "compact":
+        # As in Kafka, which removes a record of such a topic only for a newer one with its key.
+        values["retention_bytes"] = values["retention_ms"] = -1
     return LogOptions(
         segment_bytes=values["segment_bytes"],
         segment_ms=values["segment_ms"],

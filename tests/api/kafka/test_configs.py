@@ -27,7 +27,7 @@ async def test_options_of_a_topic(served: ServedKafka, version: int) -> None:
     options = {each.name: each for each in found.configs}
     assert (options["retention.ms"].value, options["retention.ms"].config_source) == ("60000", 1)
     assert (options["segment.ms"].config_source, options["segment.ms"].read_only) == (5, False)
-    assert (options["cleanup.policy"].value, options["cleanup.policy"].read_only) == ("delete", True)
+    assert (options["cleanup.policy"].value, options["cleanup.policy"].read_only) == ("delete", False)
     assert options["max.message.bytes"].value == "1000000"
     assert options["retention.ms"].synonyms[0].value == "60000"
     assert options["retention.ms"].config_type == (5 if version >= 3 else 0)
@@ -73,13 +73,31 @@ async def test_options_are_set_and_reset(served: ServedKafka) -> None:
     assert (await served.proxy.describe_topic("t")).config == {"retention_ms": "60000"}
 
 
+async def test_the_policy_of_compaction_is_kept(served: ServedKafka) -> None:
+    async def policy() -> tuple[str, int]:
+        (found,) = await described(served, DescribeConfigsResource(TOPIC, "t", ["cleanup.policy"]))
+        return found.configs[0].value, found.configs[0].config_source
+
+    await served.proxy.create_topic("t", 1, {})
+    lag = ("min.compaction.lag.ms", SET, "60000")
+    assert await altered(served, ("cleanup.policy", SET, "compact"), lag) == 0
+    assert (await served.proxy.describe_topic("t")).config == {"cleanup_policy": "compact"}
+    assert await policy() == ("compact", 1)
+    assert await altered(served, ("cleanup.policy", SET, "compact, delete")) == 0
+    assert await policy() == ("compact,delete", 1)
+    assert await altered(served, ("cleanup.policy", SET, "delete")) == 0
+    assert await policy() == ("delete", 5)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         ("retention.ms", SET, "x"),
         ("retention.ms", SET, None),
         ("retention.ms", APPEND, "1"),
-        ("cleanup.policy", SET, "compact"),
+        ("cleanup.policy", SET, "compacted"),
+        ("cleanup.policy", APPEND, "compact"),
+        ("min.compaction.lag.ms", SET, "-1"),
         ("no.such", SET, "1"),
         ("replication", SET, "1"),
     ],

@@ -1,8 +1,10 @@
 """Options of a topic: rejected values, and the defaults of the cluster."""
 
+from collections.abc import Callable
+
 import pytest
 
-from pixy.cluster.state.topic_config import check_topic_config, log_options
+from pixy.cluster.state.topic_config import check_forwarded_config, check_topic_config, log_options
 from pixy.config import StorageConfig
 from pixy.errors import InvalidArgument
 from pixy.storage import LogOptions
@@ -18,6 +20,10 @@ from pixy.storage import LogOptions
         {"segment_bytes": str(1 << 30)},
         {"replication": "1"},
         {"replication": "7"},
+        {"cleanup_policy": "delete"},
+        {"cleanup_policy": "compact"},
+        {"cleanup_policy": "compact,delete"},
+        {"cleanup_policy": "delete,compact"},
     ],
 )
 def test_valid_options_are_accepted(config: dict[str, str]) -> None:
@@ -61,9 +67,28 @@ def test_a_value_out_of_range_is_refused_with_the_allowed_range(name: str, value
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         InvalidArgument,
-        match=r"retention\.ms is unknown; known options are retention_bytes, retention_ms, segment_bytes, segment_ms, replication",
+        match=r"retention\.ms is unknown; known options are retention_bytes, retention_ms, segment_bytes, "
+        "segment_ms, replication, cleanup_policy",
     ):
         check_topic_config({"retention.ms": "1"})
+
+
+@pytest.mark.parametrize("check", [check_topic_config, check_forwarded_config])
+@pytest.mark.parametrize("value", ["", "1", "compacted", "compact,compact", "x" * 5000])
+def test_an_unknown_policy_is_refused(check: Callable[[dict[str, str]], None], value: str) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"cleanup_policy is '.{0,60}'; .* delete, compact, "
+    ) as refused:
+        check({"cleanup_policy": value})
+    assert len(str(refused.value)) < 200
+
+
+def test_what_would_be_compacted_is_kept_whole_unless_it_is_deleted_too() -> None:
+    storage, own = StorageConfig(retention=2, retention_bytes=7), {"retention_ms": "1000"}
+    whole = log_options(storage, own | {"cleanup_policy": "compact"})
+    assert (whole.retention_bytes, whole.retention_ms) == (None, None)
+    for policy in ("delete", "compact,delete", "delete,compact"):
+        assert log_options(storage, own | {"cleanup_policy": policy}) == log_options(storage, own)
 
 
 def test_unset_options_default_to_those_of_the_cluster() -> None:
