@@ -13,6 +13,7 @@ from pixy.backend.protocol import (
     FetchResult,
     KnownRanges,
     Lease,
+    LocalLogs,
     PartitionDescription,
     TopicDescription,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "GroupCommit",
     "KnownRanges",
     "Lease",
+    "LocalLogs",
     "OffsetCommit",
     "OffsetRange",
     "PartitionDescription",

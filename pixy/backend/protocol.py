@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from pixy.backend.classic import ClassicGroups
-from pixy.cluster import ClusterStatus, ExportedState, MoveRequest, MovesPlanned
+from pixy.cluster import ClusterStatus, DiskSpace, ExportedState, MoveRequest, MovesPlanned
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import MoveReason, PartitionMove
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
@@ -181,6 +181,20 @@ class BrokerNodes(NamedTuple):
     cluster_id: str
     own_id: int
     brokers: tuple[BrokerNode, ...] = ()
+
+
+class LocalLogs(NamedTuple):
+    """The partition logs of this process.
+
+    Attributes:
+        directory: where they are.
+        disk: its file system.
+        sizes: bytes of the segments of each partition with a replica here.
+    """
+
+    directory: str
+    disk: DiskSpace
+    sizes: Mapping[TopicPartition, int]
 
 
 class FetchResult(NamedTuple):
@@ -653,6 +667,13 @@ class Backend(StagedWrites, Protocol):
 
     def announce_broker(self, address: str) -> None:
         """Tell other nodes that clients of Kafka's protocol reach this process at an address."""
+
+    async def local_logs(self) -> LocalLogs:
+        """The logs on the disk of this process.
+
+        Raises:
+            FailedPrecondition: a Kafka cluster.
+        """
 
     @property
     def troubles(self) -> Sequence[str]:

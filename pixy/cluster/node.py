@@ -125,6 +125,7 @@ class Node:
 
     Attributes:
         metadata: the topics.
+        directory: with all its files.
         node_id, cluster_id: its id and that of its cluster, from `start` on.
         time: its clock, as far as others agree.
         state_groups: the state machines in memory.
@@ -206,6 +207,7 @@ class Node:
         self._limits = ClusterLimits(options.limits, self.metadata, lambda: self.state_groups.feature_level)
         self.node_id = 0
         self.cluster_id = b""
+        self.directory = options.directory
         self.observer: NodeObserver = NodeObserver()
         self.troubles: Callable[[], Sequence[str]] = tuple
         self.disk: Callable[[], DiskSpace] = DiskSpace

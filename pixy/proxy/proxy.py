@@ -18,6 +18,7 @@ from pixy.backend import (
     BrokerNodes,
     ClassicGroups,
     ClusterStatus,
+    LocalLogs,
     OffsetCommit,
     OffsetRange,
     TopicDescription,
@@ -591,6 +592,10 @@ class Proxy:
     async def find_brokers(self) -> BrokerNodes:
         """The nodes, as `Backend.find_brokers`."""
         return await self._backend.find_brokers()
+
+    async def local_logs(self) -> LocalLogs:
+        """The logs of this process, as `Backend.local_logs`."""
+        return await self._backend.local_logs()
 
     def announce_broker(self, address: str) -> None:
         """Tell other nodes of an address, as `Backend.announce_broker`."""

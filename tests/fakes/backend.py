@@ -48,6 +48,7 @@ from pixy.backend.protocol import (
     Assignment,
     BrokerNodes,
     DivisibleDone,
+    LocalLogs,
     OffsetsChanged,
     Owner,
     PartitionDescription,
@@ -733,6 +734,9 @@ class FakeBackend:
     @property
     def troubles(self) -> Sequence[str]:
         return ()
+
+    async def local_logs(self) -> LocalLogs:
+        raise FailedPrecondition("records are in memory")
 
     @property
     def broker_nodes(self) -> BrokerNodes:

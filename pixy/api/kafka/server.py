@@ -11,6 +11,7 @@ from pixy.api.kafka.group_lists import GroupListsApi
 from pixy.api.kafka.group_offsets import GroupOffsetsApi
 from pixy.api.kafka.groups import GroupsApi
 from pixy.api.kafka.list_offsets import ListOffsetsApi
+from pixy.api.kafka.log_dirs import LogDirsApi
 from pixy.api.kafka.metadata import MetadataApi
 from pixy.api.kafka.produce import ProduceApi
 from pixy.api.kafka.producer_ids import ProducerIdsApi
@@ -86,11 +87,11 @@ class KafkaServer:
         yield ServedApi(22, 0, 5, ProducerIdsApi(proxy).init_producer_id)
         yield ServedApi(60, 0, 2, metadata.describe_cluster)
         if proxy.classic_groups is not None:
-            yield from self._group_apis(proxy.classic_groups)
+            yield from self._embedded_apis(proxy, proxy.classic_groups)
 
-    def _group_apis(self, groups: ClassicGroups) -> Iterator[ServedApi]:
-        """A row for each API of consumer groups. In front of Kafka there is none: its coordinators
-        serve clients themselves.
+    def _embedded_apis(self, proxy: Proxy, groups: ClassicGroups) -> Iterator[ServedApi]:
+        """A row for each API of consumer groups, and of directories. In front of Kafka there is
+        none: its coordinators and brokers serve clients themselves.
         """
         members, offsets, lists = (
             GroupsApi(groups, self._brokers),
@@ -108,6 +109,7 @@ class KafkaServer:
         yield ServedApi(16, 0, 5, lists.list_groups)
         yield ServedApi(42, 0, 2, lists.delete)
         yield ServedApi(47, 0, 0, offsets.delete)
+        yield ServedApi(35, 1, 4, LogDirsApi(proxy).describe_log_dirs)
 
     async def start(self) -> dict[str, str]:
         """Listen.

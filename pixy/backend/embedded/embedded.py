@@ -46,6 +46,7 @@ from pixy.backend.protocol import (
     ConsumerMembership,
     FetchResult,
     KnownRanges,
+    LocalLogs,
     OffsetsChanged,
     Owner,
     Revocation,
@@ -608,6 +609,23 @@ class EmbeddedBackend:
 
     def announce_broker(self, address: str) -> None:
         self._brokers.own = address
+
+    async def local_logs(self) -> LocalLogs:
+        self._check_served()
+        node = self._node
+        partitions = (
+            (TopicPartition(topic.name, number), replicas)
+            for topic in list(node.metadata.topics.values())
+            for number, replicas in enumerate(topic.replicas)
+        )
+        sizes = {}
+        async for partition, replicas in in_steps(partitions):
+            made = node.partitions.find_made(partition)
+            if made is not None and not made.is_absent:
+                sizes[partition] = made.log.segments_bytes
+            elif made is None and node.node_id in replicas:
+                sizes[partition] = 0  # nothing was ever written to it
+        return LocalLogs(str(node.directory), node.disk(), sizes)
 
     @property
     def troubles(self) -> Sequence[str]:

@@ -38,6 +38,7 @@ from pixy.backend.protocol import (
     ConsumerMembership,
     FetchResult,
     KnownRanges,
+    LocalLogs,
     OffsetsChanged,
     Owner,
     Revocation,
@@ -426,6 +427,9 @@ class KafkaBackend:
 
     def announce_broker(self, address: str) -> None:
         """As `Backend.announce_broker`: no other process asks."""
+
+    async def local_logs(self) -> LocalLogs:
+        raise _with_kafkas_tools()
 
     @property
     def troubles(self) -> Sequence[str]:
