@@ -15,7 +15,8 @@ together.
 
 A second signal ends the process at once, like a crash: no acknowledged message is lost by it.
 SIGUSR1 logs counts of tasks, connections, calls, and of what each cluster buffers for its callers.
-SIGHUP reads changed certificates now, and tells which options wait for the next start (`reload`).
+SIGHUP reads changed certificates and users now, and tells which options wait for the next start
+(`reload`).
 """
 
 import asyncio
@@ -181,6 +182,7 @@ class Daemon:
         self._peer_address = ""
         self._server: Server | None = None
         self._grpc: GrpcServer | None = None
+        self._kafka: KafkaServer | None = None
         self._management: ManagementServer | None = None
         # Every cluster was ready once, and: the drain has begun.
         self._was_ready = self._draining = False
@@ -222,7 +224,7 @@ class Daemon:
         self._server = Server(limits, self._clock, self._faults.note)
         http = HttpServer(config, by_cluster, self._server)
         self._grpc = GrpcServer(config, by_cluster, self._server, beside=http.factory)
-        kafka = KafkaServer(config, by_cluster[""], self._server)
+        kafka = self._kafka = KafkaServer(config, by_cluster[""], self._server)
         management = await self._start_management(proxies, self._server, self._grpc, http, kafka)
         for name, proxy in proxies.items():
             await proxy.start()
@@ -619,6 +621,8 @@ class Daemon:
         set_up_log(present)
         if self._server is not None:
             self._server.maybe_reload()
+        if self._kafka is not None:
+            await self._kafka.maybe_reload()
         if self._management is not None:
             self._management.maybe_reload()
         say_used(self._config, present)

@@ -47,6 +47,8 @@ def _files(config: Config) -> Iterator[str]:
     cluster = config.cluster
     if config.tls.certificate_path:
         yield "tls"
+    if config.sasl.users_file:
+        yield "sasl.users_file"
     if cluster.tls.cert_file:
         yield "cluster.tls"
     if cluster.secret_file:

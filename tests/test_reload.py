@@ -36,6 +36,7 @@ def said(folder: Path, before: dict[str, Any], after: dict[str, Any]) -> list[st
             ["logging", "proxies.b.default_partitions"],
         ),
         ({"proxies": {"a": {}}}, {"proxies": {"a": {}, "b": {}}}, ["logging", "proxies"]),
+        ({"sasl": {"users_file": "u"}}, {"sasl": {"users_file": "u"}}, ["logging, sasl.users_file"]),
         (
             {"proxies": {"k": {"kafka": {"tls": True, "ca_certificate_file": "ca.pem"}}}},
             {"proxies": {"k": {"kafka": {"tls": True, "ca_certificate_file": "ca.pem"}}}},

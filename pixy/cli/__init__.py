@@ -26,6 +26,7 @@ from pixy.cli.serve import serve
 from pixy.cli.storage import storage
 from pixy.cli.top import top
 from pixy.cli.topics import consumers, topics
+from pixy.cli.user import user
 from pixy.errors import ConfigError, PixyError
 
 __all__ = ["main"]
@@ -76,6 +77,7 @@ for command in (
     cluster,
     contexts,
     config,
+    user,
     storage,
     backup,
     restore,

@@ -1,7 +1,7 @@
 """Configuration of a daemon: one table of options, read from a YAML file, the environment and
 flags.
 
-A leaf package: of pixy it imports only the errors and the escaping of texts.
+Of pixy it imports only the errors, the escaping of texts, and what a file of users has.
 """
 
 from pixy.config.addresses import is_every_interface, is_socket_path, split_address, why_not_dialled
@@ -20,12 +20,13 @@ from pixy.config.options import (
     ManagementConfig,
     ProducerConfig,
     ProxyConfig,
+    ServedSaslConfig,
     StagingConfig,
     StorageConfig,
     TlsConfig,
 )
 from pixy.config.render import changed_options, config_values, render_config
-from pixy.config.secret_file import check_regular, is_there, read_secret
+from pixy.config.secret_file import check_regular, is_there, read_secret, read_users
 from pixy.config.values import parse_bytes, parse_duration
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "ManagementConfig",
     "ProducerConfig",
     "ProxyConfig",
+    "ServedSaslConfig",
     "StagingConfig",
     "StorageConfig",
     "TlsConfig",
@@ -56,6 +58,7 @@ __all__ = [
     "parse_bytes",
     "parse_duration",
     "read_secret",
+    "read_users",
     "render_config",
     "split_address",
     "why_not_dialled",

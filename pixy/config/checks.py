@@ -46,6 +46,12 @@ def find_warnings(config: Config) -> Iterator[str]:
     """Warnings about settings that work and are dangerous."""
     for name, address in _for_anybody(config):
         clear = "" if config.tls.certificate_path else ", and the network reads along: there is no TLS"
+        if _has_users(config, name):
+            yield (
+                f"insecure is true: who can read the network at {name} {address} gets passwords and may read, write "
+                "and delete every topic, because there is no TLS"
+            )
+            continue
         yield (
             f"insecure is true: whoever reaches {name} {address} may read, write and delete every topic{clear}"
         )
@@ -84,9 +90,16 @@ def _for_anybody(config: Config) -> Iterator[tuple[str, str]]:
         return
     for name in _PORTS:
         address = getattr(config, name)
+        if _has_users(config, name) and config.tls.certificate_path:
+            continue
         with suppress(ValueError):
             if address and not is_loopback(address):
                 yield name, address
+
+
+def _has_users(config: Config, name: str) -> bool:
+    """True if clients log in at the address of an option."""
+    return name == "kafka_addr" and bool(config.sasl.users_file)
 
 
 def _shows_anybody(config: Config) -> bool:
@@ -144,10 +157,21 @@ class _Checks:
     def public_address(self) -> None:
         config = self._config
         for name, address in () if config.insecure else _for_anybody(config):
+            here = f"Set an address of this machine alone, such as 127.0.0.1:{_PORTS[name]}"
+            if _has_users(config, name):
+                self._report(
+                    f"{name} {address} can be reached from other machines, where the network could read passwords and "
+                    f"messages. {here}; or set tls.certificate_path and tls.key_path; or set insecure: true",
+                    name,
+                )
+                continue
+            users = ", or users with sasl.users_file, tls.certificate_path and tls.key_path" * (
+                name == "kafka_addr"
+            )
             self._report(
                 f"{name} {address} can be reached from other machines, where anybody could read, write and "
-                f"delete every topic. Set an address of this machine alone, such as 127.0.0.1:{_PORTS[name]}; or require client "
-                "certificates with tls.certificate_path, tls.key_path and tls.client_ca_path; or set insecure: true",
+                f"delete every topic. {here}; or require client certificates with tls.certificate_path, tls.key_path and "
+                f"tls.client_ca_path{users}; or set insecure: true",
                 name,
             )
 

@@ -1,5 +1,5 @@
-"""Files and directories that the configuration names: certificates, keys and tokens can be read and
-fit, and the directory of data is not one of a cluster.
+"""Files and directories that the configuration names: certificates, keys, tokens and users can be
+read and fit, and the directory of data is not one of a cluster.
 
 Whoever uses them reads them again, now or later; here their faults are found together, before
 anything starts, and with the option that names the file.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pixy.config.options import Config, ProxyConfig
-from pixy.config.secret_file import check_regular, read_bounded
+from pixy.config.secret_file import check_regular, read_bounded, read_users
 from pixy.errors import ConfigError
 
 
@@ -37,6 +37,8 @@ def _faults(config: Config) -> Iterator[str]:
     if tls.certificate_path:
         yield from _chain("tls.certificate_path", tls.certificate_path, "tls.key_path", tls.key_path)
         yield from _authority("tls.client_ca_path", tls.client_ca_path)
+    if config.sasl.users_file:
+        yield from _users(config.sasl.users_file)
     if peers.cert_file:
         names = "cluster.tls.cert_file", "cluster.tls.key_file"
         yield from _chain(names[0], peers.cert_file, names[1], peers.key_file)
@@ -44,6 +46,13 @@ def _faults(config: Config) -> Iterator[str]:
     for name, proxy in config.proxies.items():
         if proxy.kind == "kafka":
             yield from _kafka(f"proxies.{name}", proxy)
+
+
+def _users(path: str) -> Iterator[str]:
+    try:
+        read_users(path)
+    except ValueError as error:
+        yield f"sasl.users_file {error}"
 
 
 def _kafka(path: str, proxy: ProxyConfig) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Files with secrets: that which the nodes of a cluster share, those of variables, and keys.
+"""Files with secrets: that which the nodes of a cluster share, those of variables, keys, and users.
 
 A node that runs reads some of them again when they change, on its event loop. So they have to be
 regular files of a bounded size: to open a FIFO waits for a writer, for ever.
@@ -9,6 +9,10 @@ import os
 import re
 from pathlib import Path
 from stat import S_IRWXO, S_ISREG
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pixy.access import Users
 
 SECRET_BYTES_MIN = 16
 _SECRET_BYTES_MAX = 64 << 10
@@ -51,19 +55,11 @@ def read_secret(path: str) -> bytes:
     Raises:
         ValueError: it cannot be used; the text continues the option's name and says what to do.
     """
-    try:
-        # Without a wait for the writer of a FIFO.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            _check(status, path, _SECRET_BYTES_MAX)
-            secret = file.read(_SECRET_BYTES_MAX).strip()
-    except OSError as error:
-        # What is too long for a path may be the secret itself, under the wrong name.
-        shown = "" if error.errno == errno.ENAMETOOLONG else f"{path} "
-        raise ValueError(f"{shown}cannot be read: {error.strerror or error}") from None
-    if status.st_mode & S_IRWXO:
+    secret, mode = _read_regular(path, _SECRET_BYTES_MAX)
+    secret = secret.strip()
+    if mode & S_IRWXO:
         raise ValueError(
-            f"{path} is accessible to every user of this machine, with mode {status.st_mode & 0o777:03o}: "
+            f"{path} is accessible to every user of this machine, with mode {mode & 0o777:03o}: "
             f"chmod o= {path}"
         )
     if len(secret) < SECRET_BYTES_MIN:
@@ -72,6 +68,35 @@ def read_secret(path: str) -> bytes:
             f"openssl rand -hex 32 > {path}"
         )
     return secret
+
+
+def read_users(path: str) -> "Users":
+    """The users in a file. Waits for nobody.
+
+    Raises:
+        ValueError: it cannot be used; the text continues the option's name, and has no credential.
+    """
+    from pixy.access import parse_users
+
+    content, _ = _read_regular(path, _LOADED_BYTES_MAX)
+    try:
+        return parse_users(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _read_regular(path: str, limit: int) -> tuple[bytes, int]:
+    """The content of a file, and its mode."""
+    try:
+        # Without a wait for the writer of a FIFO.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            _check(status, path, limit)
+            return file.read(limit), status.st_mode
+    except OSError as error:
+        # What is too long for a path may be the secret itself, under the wrong name.
+        shown = "" if error.errno == errno.ENAMETOOLONG else f"{path} "
+        raise ValueError(f"{shown}cannot be read: {error.strerror or error}") from None
 
 
 def is_there(path: str) -> bool:

@@ -10,8 +10,9 @@ An API is a row: key, versions, handler.
 
 Messages are those of `pixy.kafka_messages`: the handler gets the request of any version, and the
 answer is written in the same version. Requests of a connection run beside each other and are
-answered in order. An exception of a handler is a bug, and ends the connection: errors are codes in
-the answers.
+answered in order. With `WireOptions.logs_in` a client gets nothing but the APIs of a login until a
+handler has called `WireExchange.log_in`. An exception of a handler is a bug, and ends the
+connection: errors are codes in the answers.
 """
 
 from pixy.wire.apis import ApiTable, ServedApi, WireHandler

@@ -14,6 +14,7 @@ from pixy.kafka_messages.generated.api_versions import ApiVersion, ApiVersionsRe
 from pixy.wire.exchange import WireExchange
 
 API_VERSIONS = 18
+SASL_AUTHENTICATE = 36
 UNSUPPORTED_VERSION = 35
 
 WireHandler = Callable[[WireExchange, Any], Any] | Callable[[WireExchange, Any], Awaitable[Any]]
@@ -33,6 +34,7 @@ class ServedApi:
         lowest, highest: versions that are served.
         handler: of its requests.
         has_records: its requests may be large.
+        before_login: it is served to clients that are not logged in yet, where these have to.
         shown_from: lowest version that ApiVersions names, if it differs: clients conclude from it
             what else a server can do.
 
@@ -42,6 +44,7 @@ class ServedApi:
     """
 
     __slots__ = (
+        "before_login",
         "handler",
         "has_records",
         "highest",
@@ -60,6 +63,7 @@ class ServedApi:
         handler: WireHandler,
         *,
         has_records: bool = False,
+        before_login: bool = False,
         shown_from: int | None = None,
     ) -> None:
         self.messages: MessageApi = MESSAGE_APIS[key]
@@ -68,6 +72,7 @@ class ServedApi:
         self.handler = handler
         self.is_coroutine = iscoroutinefunction(handler)
         self.has_records = has_records
+        self.before_login = before_login
         self.shown_from = lowest if shown_from is None else shown_from
         self.requests: Counter[int] = Counter()
 
@@ -80,7 +85,7 @@ class ApiTable:
     """
 
     def __init__(self, apis: Sequence[ServedApi]) -> None:
-        own = ServedApi(API_VERSIONS, 0, 4, self._answer_versions)
+        own = ServedApi(API_VERSIONS, 0, 4, self._answer_versions, before_login=True)
         self.by_key: Mapping[int, ServedApi] = {each.messages.key: each for each in (*apis, own)}
         assert len(self.by_key) == len(apis) + 1, "an API is there twice"
         self._versions = [

@@ -1,7 +1,9 @@
 """Requests of one connection, see `ConnectionProtocol`.
 
 They run beside each other, and are answered in order. A client that sends what is no request, or a
-request to an API that is not served, is cut off, as Kafka does.
+request to an API that is not served, is cut off, as Kafka does. So is one that asks for more than
+a login before it is logged in, where clients have to; until then its requests are served one at a
+time.
 """
 
 import asyncio
@@ -11,8 +13,12 @@ import structlog
 
 from pixy.aio.futures import resolve
 from pixy.kafka_messages import KafkaHead, MalformedKafkaMessage, parse_head
+from pixy.kafka_messages.generated.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
 from pixy.serving import End, Link, RequestCounts, Steps
-from pixy.wire.apis import API_VERSIONS, ServedApi
+from pixy.wire.apis import API_VERSIONS, SASL_AUTHENTICATE, ServedApi
 from pixy.wire.core import RefusedFrame, WireCore
 from pixy.wire.environment import WireEnvironment
 from pixy.wire.exchange import WireExchange
@@ -22,6 +28,8 @@ log = structlog.get_logger(__name__)
 _DROPPED_PER_SLICE = 64
 _HELD_BYTES_MIN = 4096
 """Smaller requests are not counted."""
+_TOKEN_HEAD = KafkaHead(SASL_AUTHENTICATE, 0, 0, "", 0)
+"""Of a token of SASL without a head."""
 
 
 class WireConnection:
@@ -34,10 +42,11 @@ class WireConnection:
 
     Attributes:
         core: frames.
-        session: see `WireExchange`.
+        session, user: see `WireExchange`.
     """
 
     __slots__ = (
+        "_accepted_at",
         "_calls",
         "_client",
         "_dropping",
@@ -52,13 +61,15 @@ class WireConnection:
         "_workload",
         "core",
         "session",
+        "user",
     )
 
     def __init__(self, environment: WireEnvironment, link: Link, accepted_at: float) -> None:
         self._environment = environment
         # Invariant: both count each of `_exchanges`.
         self._open_calls, self._client = environment.shared.open_calls, link.client
-        self.core = WireCore(environment.frame_bytes_max)
+        self.user: str | None = None
+        self.core = WireCore(self._frame_bytes_max)
         self._link = link
         self._workload = link.workload
         # Unanswered ones by number, in the order of arrival; those that wait for their turn.
@@ -68,7 +79,7 @@ class WireConnection:
         # Requests wait for answers to earlier ones, or for the client to read them.
         self._held = self._dropping = False
         # Time of the last whole request, or of the first byte of the next one.
-        self._heard_at = accepted_at
+        self._heard_at = self._accepted_at = accepted_at
         self.session: dict[str, Any] = {}
 
     # --- for the link -----------------------------------------------------------------------------
@@ -114,6 +125,9 @@ class WireConnection:
             self._heard_at = now
             self._maybe_go_on()
             return
+        if not self._is_logged_in and options.first_s and now - self._accepted_at >= options.first_s:
+            self.core.end()
+            return
         idle_s = options.idle_s if self._calls else options.first_s
         limit_s = options.frame_s if self.core.input_bytes else idle_s
         if limit_s and now - self._heard_at >= limit_s:
@@ -152,6 +166,9 @@ class WireConnection:
                 # Not in the callback of the log, or of a group, that has brought the answer.
                 self.broken(bug)
                 return
+            if exchange.is_token:
+                answer = _bare_answer(response)
+                self.core.is_bare = not self._is_logged_in
         self._write(exchange.number, answer)
 
     async def wait_turn(self, exchange: WireExchange) -> None:
@@ -162,15 +179,40 @@ class WireConnection:
             await turn
         await self._link.wait_sendable(0)
 
+    def expect_tokens(self) -> None:
+        """See `WireHost`."""
+        self.core.is_bare = True
+
+    def note_failed_login(self, user: str) -> None:
+        """See `WireHost`."""
+        self._environment.failed_logins.hit(user, self.peer)
+
+    def end(self) -> None:
+        """See `WireHost`."""
+        self.core.end()
+        self._link.touch()
+
     def broken(self, bug: Exception) -> None:
         """See `WireHost`."""
         self._link.broken(bug)
 
     # --- requests ---------------------------------------------------------------------------------
 
+    @property
+    def _is_logged_in(self) -> bool:
+        """True also if nobody has to."""
+        return self.user is not None or not self._environment.options.logs_in
+
+    def _frame_bytes_max(self, key: int) -> int:
+        return self._environment.frame_bytes_max(key, logged_in=self._is_logged_in)
+
     def _on_frame(self, frame: bytes) -> None:
-        head = parse_head(frame)
+        is_token = self.core.is_bare
+        head = _TOKEN_HEAD if is_token else parse_head(frame)
         api = self._environment.table.find(head)
+        if not self._is_logged_in and not (head.key == API_VERSIONS if api is None else api.before_login):
+            self.refuse(f"API {head.key} before a login")
+            return
         if api is None:
             self._on_unknown(head)
             return
@@ -180,12 +222,16 @@ class WireConnection:
             self._environment.shared.limits.hit(excess.limit, self.peer)
             self.core.end()
             return
-        request = api.messages.parse_request(head.version, frame, head.body)
+        if is_token:
+            request: Any = SaslAuthenticateRequest(frame)
+        else:
+            request = api.messages.parse_request(head.version, frame, head.body)
         self._begin(api, head, request, len(frame))
 
     def _begin(self, api: ServedApi, head: KafkaHead, request: Any, size: int) -> None:
         held_bytes = size if size >= _HELD_BYTES_MIN else 0
         exchange = WireExchange(self, api, head, self._calls, held_bytes)
+        exchange.is_token = head is _TOKEN_HEAD
         self._exchanges[self._calls] = exchange
         self._calls += 1
         self.core.running += 1
@@ -222,8 +268,7 @@ class WireConnection:
         counters.rejected += 1
         counters.faulty += 1
         log.info("a connection was ended for its request", client=self.peer, reason=reason)
-        self.core.end()
-        self._link.touch()
+        self.end()
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -260,6 +305,8 @@ class WireConnection:
 
     def _has_space(self) -> bool:
         options = self._environment.options
+        if self._exchanges and not self._is_logged_in:
+            return False
         held = self._held_bytes + self.core.queued_bytes
         return len(self._exchanges) < options.unanswered_max and held < options.held_bytes
 
@@ -279,6 +326,12 @@ class WireConnection:
             else:
                 self._dropping = False
                 self._link.dropped()
+
+
+def _bare_answer(response: SaslAuthenticateResponse) -> list[Any]:
+    """The answer to a token: another one, or nothing if the login has failed."""
+    token = response.auth_bytes
+    return [] if response.error_code else [len(token).to_bytes(4, "big") + token]
 
 
 async def _answer_with(exchange: WireExchange, request: Any) -> None:

@@ -4,7 +4,7 @@
     answer    chunks, written one after the other; nothing copies large ones
 
 A frame is taken whole: its pieces are joined when the last one is there. Its length is checked
-before a byte of it is kept.
+before a byte of it is kept. A bare frame is any bytes, also none: a token of SASL.
 """
 
 import struct
@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pixy.kafka_messages import Chunks
 
 _PREFIX = struct.Struct(">ih")
+_LENGTH = struct.Struct(">i")
 _LENGTH_BYTES = 4
+_NO_API = -1
 _HEAD_BYTES = 10
 """Key, version, correlation id, length of the client's name."""
 
@@ -34,6 +36,7 @@ class WireCore:
         has_output: see `ConnectionCore`.
         queued_bytes: of answers.
         ending: no frame is taken any more.
+        is_bare: the next frames are bare.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class WireCore:
         "_unwritten",
         "ending",
         "has_output",
+        "is_bare",
         "line",
         "pending",
         "queued_bytes",
@@ -69,7 +73,7 @@ class WireCore:
         # Bytes of earlier output in a transport that is full. Invariant: in `queued_bytes` too.
         self._unwritten = 0
         self.line = self.queued_bytes = self.running = 0
-        self.pending = self.has_output = self.ending = False
+        self.pending = self.has_output = self.ending = self.is_bare = False
         # Nobody reads answers any more.
         self._is_over = False
 
@@ -141,14 +145,10 @@ class WireCore:
         if self._missing:
             return self._rest()
         at, left = self._at, len(self._input) - self._at
-        if left < _PREFIX.size:
+        if left < (_LENGTH_BYTES if self.is_bare else _PREFIX.size):
             self.pending = False
             return None
-        size, key = _PREFIX.unpack_from(self._input, at)
-        largest = self._largest(key)
-        if not _HEAD_BYTES <= size <= largest:
-            self.end()
-            raise RefusedFrame(f"a request of {size} bytes to API {key}, expected {_HEAD_BYTES} to {largest}")
+        size = self._checked_size(at)
         self._at = begin = at + _LENGTH_BYTES
         if left - _LENGTH_BYTES >= size:
             self._at = begin + size
@@ -156,6 +156,18 @@ class WireCore:
             return self._input[begin : begin + size]
         self._missing = size
         return self._rest()
+
+    def _checked_size(self, at: int) -> int:
+        """Length of the frame at a position."""
+        if self.is_bare:
+            (size,), key, smallest = _LENGTH.unpack_from(self._input, at), _NO_API, 0
+        else:
+            (size, key), smallest = _PREFIX.unpack_from(self._input, at), _HEAD_BYTES
+        largest = self._largest(key)
+        if not smallest <= size <= largest:
+            self.end()
+            raise RefusedFrame(f"a request of {size} bytes to API {key}, expected {smallest} to {largest}")
+        return int(size)
 
     def _rest(self) -> bytes | None:
         """Take what is there of a frame; returns it when it is whole."""

@@ -27,3 +27,4 @@ class WireFactory:
 
     def close(self) -> None:
         """See `ProtocolFactory`."""
+        self._environment.failed_logins.stop()

@@ -106,6 +106,19 @@ def test_an_address_that_other_machines_reach_is_refused_unless_clients_have_cer
     assert load_config(None, {}, {name: address, **TOLD, **CLIENT_CERTIFICATES}).warnings == ()
 
 
+@pytest.mark.parametrize("address", PUBLIC)
+def test_users_and_tls_let_other_machines_in_to_the_kafka_api_alone(address: str) -> None:
+    users = {"sasl.users_file": "users", **TOLD}
+    assert load_config(None, {}, {"kafka_addr": address, **users, **TLS}).warnings == ()
+    problem = problem_of({"kafka_addr": address, **users})
+    assert f"kafka_addr {address} can be reached from other machines" in problem
+    assert "passwords" in problem
+    assert "tls.certificate_path" in problem
+    (warning,) = load_config(None, {}, {"kafka_addr": address, "insecure": True, **users}).warnings
+    assert f"at kafka_addr {address} gets passwords" in warning
+    assert "can be reached from other machines" in problem_of({"grpc_addr": address, **users, **TLS})
+
+
 def test_kafkas_clients_are_told_an_address_that_they_can_connect_to() -> None:
     flags = {"kafka_addr": "0.0.0.0:19095", "insecure": True}
     assert "set advertised.kafka to the one that clients are told" in problem_of(flags)

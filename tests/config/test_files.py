@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.access import make_credential, user_line
 from pixy.config import check_files, find_unverified, load_config
 from pixy.errors import ConfigError
 from tests.peers.certificates import make_authority, make_node_certificate
@@ -107,3 +108,20 @@ def test_a_certificate_of_another_authority_than_that_of_the_peers_is_told(
     assert all(
         f"one.pem is not accepted by cluster.tls.ca_file {folder}/theirs.pem" in each for each in found
     )
+
+
+def test_a_file_of_users_is_read(tmp_path: Path, folder: Path) -> None:
+    users = tmp_path / "users"
+    text = f"sasl: {{users_file: {users}}}\n"
+    assert faults_of(tmp_path, text) == [f"sasl.users_file {users} cannot be read: No such file or directory"]
+    users.write_text("# nobody\n")
+    assert faults_of(tmp_path, text) == [
+        f"sasl.users_file {users}: it has no user; pixy user NAME makes a line"
+    ]
+    fifo = folder / "fifo"
+    assert faults_of(tmp_path, f"sasl: {{users_file: {fifo}}}\n") == [
+        f"sasl.users_file {fifo} cannot be read: it is not a regular file"
+    ]
+    credential = make_credential("SCRAM-SHA-256", "secret", bytes(16), 4096)
+    users.write_text(user_line("alice", {"SCRAM-SHA-256": credential}))
+    assert faults_of(tmp_path, text) == []

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import structlog
 
+from pixy.access import Logins, UsersFile
 from pixy.api.kafka.brokers import Brokers
 from pixy.api.kafka.configs import ConfigsApi
 from pixy.api.kafka.fetch import FetchApi
@@ -15,10 +16,11 @@ from pixy.api.kafka.log_dirs import LogDirsApi
 from pixy.api.kafka.metadata import MetadataApi
 from pixy.api.kafka.produce import ProduceApi
 from pixy.api.kafka.producer_ids import ProducerIdsApi
+from pixy.api.kafka.sasl import SaslApi
 from pixy.api.kafka.topic_ids import TopicIds
 from pixy.api.kafka.topics import TopicsApi
 from pixy.backend import ClassicGroups
-from pixy.config import Config, GrpcConfig
+from pixy.config import Config, GrpcConfig, read_users
 from pixy.errors import StartError
 from pixy.proxy import Proxy
 from pixy.serving import Server
@@ -30,9 +32,10 @@ _FRAME_PART = 4
 """Part of `grpc.buffer_bytes` that the largest request may have."""
 
 
-def wire_options(config: GrpcConfig) -> WireOptions:
+def wire_options(config: GrpcConfig, *, logs_in: bool = False) -> WireOptions:
     """Limits of connections by a configuration, which are those of gRPC."""
     return WireOptions(
+        logs_in=logs_in,
         records_frame_bytes=max(config.buffer_bytes // _FRAME_PART, config.max_message_bytes),
         frame_bytes=config.max_message_bytes,
         held_bytes=config.output_buffer_bytes,
@@ -59,8 +62,12 @@ class KafkaServer:
         self._server = server
         self._proxy = proxy
         self._brokers = Brokers(proxy)
+        users_file = config.sasl.users_file
+        self._users = UsersFile(users_file, read_users) if users_file else None
         self.table = ApiTable([*self._apis(proxy)])
-        self._factory = WireFactory(server.environment, self.table, wire_options(config.grpc))
+        self._factory = WireFactory(
+            server.environment, self.table, wire_options(config.grpc, logs_in=bool(users_file))
+        )
 
     def _apis(self, proxy: Proxy) -> Iterator[ServedApi]:
         """A row for each API but ApiVersions. Those of other parts, such as consumer groups, come
@@ -86,6 +93,9 @@ class KafkaServer:
         yield ServedApi(44, 0, 1, configs.incremental_alter_configs)
         yield ServedApi(22, 0, 5, ProducerIdsApi(proxy).init_producer_id)
         yield ServedApi(60, 0, 2, metadata.describe_cluster)
+        sasl = SaslApi(None if self._users is None else Logins(self._users))
+        yield ServedApi(17, 0, 1, sasl.handshake, before_login=True)
+        yield ServedApi(36, 0, 2, sasl.authenticate, before_login=True)
         if proxy.classic_groups is not None:
             yield from self._embedded_apis(proxy, proxy.classic_groups)
 
@@ -110,6 +120,11 @@ class KafkaServer:
         yield ServedApi(42, 0, 2, lists.delete)
         yield ServedApi(47, 0, 0, offsets.delete)
         yield ServedApi(35, 1, 4, LogDirsApi(proxy).describe_log_dirs)
+
+    async def maybe_reload(self) -> None:
+        """Use users that have changed."""
+        if self._users is not None:
+            await self._users.present()
 
     async def start(self) -> dict[str, str]:
         """Listen.

@@ -16,6 +16,7 @@ from pixy.config.options.daemon import (
     LoggingConfig,
     ManagementConfig,
     PeerTlsConfig,
+    ServedSaslConfig,
     TlsConfig,
 )
 from pixy.config.options.kafka import KafkaConfig, NetConfig, SaslConfig, ZooKeeperConfig
@@ -42,6 +43,7 @@ __all__ = [
     "ProxyConfig",
     "SaslConfig",
     "Section",
+    "ServedSaslConfig",
     "StagingConfig",
     "StorageConfig",
     "TlsConfig",

@@ -61,6 +61,17 @@ class AdvertisedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedSaslConfig:
+    """`sasl`: logins of Kafka's clients."""
+
+    users_file: str = private_file(
+        "File with the users that may connect, a line of `pixy user NAME` for each. Clients log in with "
+        "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. The file is read again when it changes. Empty: no "
+        "login. gRPC and HTTP know no users.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PeerTlsConfig:
     """`cluster.tls`: certificates between nodes."""
 
@@ -279,8 +290,8 @@ class Config:
     kafka_addr: str = text(
         "127.0.0.1:19095",
         "Address and port of the Kafka API, for the default cluster; the same rules as for grpc_addr, but no "
-        "unix socket. Port 0 picks a free port; empty: none. If another process has the default "
-        "address, the daemon warns and goes on without it.",
+        "unix socket, and tls with sasl.users_file is enough for other machines. Port 0 picks a free port; "
+        "empty: none. If another process has the default address, the daemon warns and goes on without it.",
     )
     peer_addr: str = text(
         "127.0.0.1:19094",
@@ -321,6 +332,7 @@ class Config:
         maximum=100,
     )
     tls: TlsConfig = section(TlsConfig, TlsConfig, "TLS of the gRPC, HTTP and Kafka APIs, on TCP.")
+    sasl: ServedSaslConfig = section(ServedSaslConfig, ServedSaslConfig, "Logins at the Kafka API.")
     advertised: AdvertisedConfig = section(
         AdvertisedConfig,
         AdvertisedConfig,
