@@ -21,7 +21,7 @@ from pixy.raft import NONE
 _STEP_S = 0.02
 _PAUSE_PER_DELAY = 4
 _OPENED_PER_STEP = 5
-"""Their flush, with a write of each group, is a step of a millisecond for the producers of others."""
+"""Their flush, with a write for each, is a step of a millisecond for the producers of others."""
 _ELECTION_S = 0.1
 """Time after which an election is not waited for: too few nodes may be up."""
 
@@ -61,7 +61,7 @@ class PartitionOpening:
         # Opened groups that have had no leader yet, with their topics, and how many of each topic.
         self._leaderless: dict[RaftGroup, str] = {}
         self._by_topic: Counter[str] = Counter()
-        # The group whose first leader is being elected by this node, and the loop time of its begin.
+        # The group whose first leader is elected by this node, and the loop time of its begin.
         self._election: RaftGroup | None = None
         self._election_at = 0.0
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
@@ -133,7 +133,9 @@ class PartitionOpening:
     def _step(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if self._election is not None and (now - self._election_at >= _ELECTION_S or _is_over(self._election)):
+        if self._election is not None and (
+            now - self._election_at >= _ELECTION_S or _is_over(self._election)
+        ):
             self._election = None
         opened = 0
         while self._turns and self._election is None and opened < _OPENED_PER_STEP:
