@@ -18,6 +18,7 @@ from pixy.cli.config import config
 from pixy.cli.consume import ack, consume
 from pixy.cli.contexts import contexts
 from pixy.cli.groups import groups
+from pixy.cli.mirror import mirror
 from pixy.cli.offsets import offsets
 from pixy.cli.output import report_error
 from pixy.cli.peek import peek
@@ -81,5 +82,6 @@ for command in (
     storage,
     backup,
     restore,
+    mirror,
 ):
     main.add_command(command)

@@ -125,6 +125,7 @@ ROWS: dict[str, list[Row]] = {
         Row("from pathlib import Path"),
         Row("pixy backup create", replaced={"/backup/": "backup/", "/var/lib/pixy": "restored"}),
         Row("systemctl stop", {"systemctl": NO_SYSTEMD}, before=("mkdir -p backup",)),
+        Row("pixy mirror", {"pixy mirror": "runs for ever: test_mirror has it"}),
         Row(
             "pixy offsets set orders",
             before=(
