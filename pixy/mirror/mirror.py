@@ -15,9 +15,9 @@ from fnmatch import fnmatchcase
 
 from pixy.copies.pacing import TokenBucket
 from pixy.errors import FailedPrecondition, NotFound, Unavailable
+from pixy.mirror.carried_offsets import CarriedOffsets
 from pixy.mirror.cluster_client import ClusterClient
 from pixy.mirror.events import Event, Tell
-from pixy.mirror.group_offsets import GroupOffsets
 from pixy.mirror.mirrored_topics import MirrorError, check_copy, check_not_deleted, create_like, grow
 from pixy.mirror.positions import Copied
 from pixy.mirror.runs import Run, add_run
@@ -104,7 +104,7 @@ class Mirror:
         self._clock = clock
         self._sleep = sleep
         self._sink = TargetSink(target, options.name, now_ms)
-        self._groups = GroupOffsets(source, target, tell)
+        self._groups = CarriedOffsets(source, target, tell)
         rate = options.bytes_per_second
         self._bucket = TokenBucket(rate, rate / 4) if rate else None
         # Topics that are mirrored, by name, and where their partitions go on. Invariant: the

@@ -31,7 +31,7 @@ _PARTITIONS_PER_RECORD = 64
 
 
 @dataclass(slots=True)
-class PartitionPosition:
+class CopiedPartition:
     """The offset at which a partition goes on, and the map of what was copied."""
 
     next: int
@@ -44,7 +44,7 @@ class TopicPositions:
 
     source_id: bytes
     target_id: bytes
-    partitions: dict[int, PartitionPosition] = field(default_factory=dict)
+    partitions: dict[int, CopiedPartition] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Positions:
         if topic is None or topic.source_id != source_id:
             topic = self.topics[name] = TopicPositions(source_id, target_id)
         for number, (offset, runs) in partitions.items():
-            position = topic.partitions.setdefault(number, PartitionPosition(offset))
+            position = topic.partitions.setdefault(number, CopiedPartition(offset))
             position.next = offset
             for run in runs:
                 add_run(position.runs, run)

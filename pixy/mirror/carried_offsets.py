@@ -34,7 +34,7 @@ it acknowledges nothing.
 _NOTHING = -1
 
 
-class GroupOffsets:
+class CarriedOffsets:
     """The groups of two clusters.
 
     Args:

@@ -4,7 +4,7 @@ import pytest
 
 from pixy.consume import decode
 from pixy.errors import InvalidOffset
-from pixy.mirror.group_offsets import MARK, is_carried
+from pixy.mirror.carried_offsets import MARK, is_carried
 
 
 @pytest.mark.parametrize(
