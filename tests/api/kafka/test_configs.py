@@ -10,6 +10,8 @@ from pixy.kafka_messages.generated.incremental_alter_configs import (
 )
 from tests.fakes.kafka_server import ServedKafka
 
+pytestmark = pytest.mark.slow
+
 DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE, APPEND = 0, 1, 2

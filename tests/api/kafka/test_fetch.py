@@ -9,6 +9,8 @@ from tests.fakes.kafka_client import kafka_client
 from tests.fakes.kafka_server import ServedKafka
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("version", range(4, 17))
 async def test_records_are_read_in_every_version(served: ServedKafka, version: int) -> None:

@@ -19,6 +19,8 @@ from tests.api.kafka.group_support import (
 from tests.api.kafka.test_group_offsets import commit_request
 from tests.fakes.kafka_server import ServedKafka
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["grouped"]
 
 

@@ -29,6 +29,8 @@ from tests.api.kafka.group_support import (
 )
 from tests.fakes.kafka_server import ServedKafka
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["grouped"]
 
 

@@ -22,6 +22,8 @@ from tests.api.kafka.group_support import (
 from tests.fakes.kafka_client import kafka_client
 from tests.fakes.kafka_server import ServedKafka
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["grouped"]
 
 

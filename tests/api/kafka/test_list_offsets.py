@@ -3,6 +3,8 @@ import pytest
 from tests.api.kafka.support import PRODUCE, batch, list_offsets, produce, produce_request
 from tests.fakes.kafka_server import ServedKafka
 
+pytestmark = pytest.mark.slow
+
 LATEST, EARLIEST, NEWEST, EARLIEST_LOCAL, TIERED = -1, -2, -3, -4, -5
 
 

@@ -11,6 +11,8 @@ from tests.api.kafka.support import batch, produce
 from tests.fakes.kafka_server import ServedKafka
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 DESCRIBE_LOG_DIRS = 35
 
 

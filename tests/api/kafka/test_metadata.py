@@ -7,6 +7,8 @@ from pixy.kafka_messages.generated.metadata import MetadataRequest, MetadataRequ
 from tests.api.kafka.support import DESCRIBE_CLUSTER, METADATA
 from tests.fakes.kafka_server import ServedKafka
 
+pytestmark = pytest.mark.slow
+
 
 def asked(*names: str) -> list[MetadataRequestTopic]:
     return [MetadataRequestTopic(name=name) for name in names]

@@ -19,6 +19,8 @@ from tests.fakes.kafka_client import RawKafkaClient, kafka_client
 from tests.fakes.kafka_server import ServedKafka
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 async def codes(client: RawKafkaClient, request: Any, version: int = 9) -> dict[int, int]:
     answer = await client.call(PRODUCE, version, request)

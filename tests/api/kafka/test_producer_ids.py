@@ -10,6 +10,8 @@ from tests.api.kafka.support import PRODUCE, batch, produce_request
 from tests.fakes.kafka_client import RawKafkaClient
 from tests.fakes.kafka_server import ServedKafka
 
+pytestmark = pytest.mark.slow
+
 INIT_PRODUCER_ID = 22
 
 

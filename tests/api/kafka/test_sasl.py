@@ -27,6 +27,8 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.kafka_client import RawKafkaClient, kafka_client
 from tests.fakes.kafka_server import ServedKafka, serve_kafka
 
+pytestmark = pytest.mark.slow
+
 METADATA, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 3, 17, 18, 36
 ALL = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 

@@ -22,6 +22,8 @@ from pixy.kafka_messages.generated.delete_topics import DeleteTopicsRequest, Del
 from tests.api.kafka.support import produce
 from tests.fakes.kafka_server import ServedKafka
 
+pytestmark = pytest.mark.slow
+
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 19, 20, 21, 37
 
 
