@@ -75,7 +75,7 @@ attacks: $(BIN)/.pixy-dev  ## attack a real gRPC server (part of test-all)
 	@$(BIN)/python -m pytest tests/judges/test_attacks.py $(ARGS)
 
 TIME ?= 60
-FUZZ := tests.http1.fuzz_http1 tests.http2.fuzz_hpack tests.http2.fuzz_connection tests.rpc.fuzz_grpc tests.peers.fuzz_frames tests.consume.fuzz_batches
+FUZZ := tests.http1.fuzz_http1 tests.http2.fuzz_hpack tests.http2.fuzz_connection tests.rpc.fuzz_grpc tests.peers.fuzz_frames tests.consume.fuzz_batches tests.api.kafka.fuzz_kafka
 fuzz: $(BIN)/.pixy-dev  ## fuzz each parser of client input, TIME=60 seconds each
 	@for target in $(FUZZ); do $(BIN)/python -m $$target --time $(TIME) $(ARGS) || exit 1; done
 

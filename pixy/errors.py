@@ -17,6 +17,7 @@ __all__ = [
     "BatchesDivided",
     "ConfigError",
     "CopyTryLater",
+    "CorruptBatch",
     "CorruptData",
     "DataDirectoryError",
     "DeadlineExceeded",
@@ -158,6 +159,12 @@ class InvalidBatch(InvalidArgument):
     """A client's record batch is corrupt, or of a kind that the log does not accept."""
 
     kafka_code = 87
+
+
+class CorruptBatch(InvalidBatch):
+    """A client's record batch has a wrong checksum: it was changed on its way."""
+
+    kafka_code = 2
 
 
 class InvalidRecords(InvalidBatch):

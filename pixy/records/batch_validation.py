@@ -38,7 +38,7 @@ what the fastest walk in Python takes.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge, Unavailable
+from pixy.errors import CorruptBatch, InvalidBatch, InvalidRecords, MessageTooLarge, Unavailable
 from pixy.records.batch import (
     CODEC_BITS,
     CONTROL_BIT,
@@ -156,6 +156,7 @@ def check_new_batches(
     Raises:
         InvalidBatch: names the batch, its position, the error and what is allowed. Nothing was
             changed.
+        CorruptBatch: the same, of a wrong checksum.
         InvalidRecords: the same, and the record; the batch itself is whole.
         MessageTooLarge: the batch is too large; the message has the same details.
         LongCheckError: it takes more than `effort`.
@@ -183,8 +184,10 @@ def check_next_batch(
     place = f"record batch {len(before)} at byte {begin}"
     batch = buffer[begin : begin + _size(buffer, begin, limits, place)]
     header = read_header(batch)
-    wrong = _wrong_kind(header, limits) or _wrong_numbers(batch, header) or _wrong_crc(batch, header)
-    if wrong:
+    crc = batch_crc(batch)
+    if crc != header.crc:
+        raise CorruptBatch(f"{place} has CRC-32C {crc:#010x}, expected {header.crc:#010x}")
+    if wrong := _wrong_kind(header, limits) or _wrong_numbers(batch, header):
         raise InvalidBatch(f"{place} {wrong}")
     _Walk(batch, header, limits, place).check(effort)
     return NewBatch(begin, begin + len(batch), header.records)
@@ -274,11 +277,6 @@ def _wrong_numbers(batch: memoryview, header: BatchHeader) -> str:
             f"has max timestamp {header.max_timestamp}, less than its base timestamp {header.base_timestamp}"
         )
     return ""
-
-
-def _wrong_crc(batch: memoryview, header: BatchHeader) -> str:
-    crc = batch_crc(batch)
-    return "" if crc == header.crc else f"has CRC-32C {crc:#010x}, expected {header.crc:#010x}"
 
 
 def _spend(effort: CheckEffort | None, records: int) -> None:

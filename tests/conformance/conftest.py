@@ -1,7 +1,7 @@
 """Runs every conformance test on every implementation with the capabilities that the test needs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import pytest
 from pixy.backend import Backend
 from pixy.clock import Clock, SystemClock
 from tests.conformance.implementations import IMPLEMENTATIONS, Controls, Implementation
+from tests.conformance.pixy_daemon import running_pixy
 from tests.fakes.clock import FakeClock
+from tests.integration.daemon import Daemon
 from tests.sim.loop import VirtualLoop
 
 
@@ -47,6 +49,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _marks(implementation: Implementation) -> list[pytest.MarkDecorator]:
+    if implementation.long:
+        return [pytest.mark.process, pytest.mark.long]
     if implementation.cluster:
         return [pytest.mark.process, pytest.mark.kafka]
     return [pytest.mark.slow] if implementation.virtual else []
@@ -59,6 +63,20 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: Any) -> None:
     _loops.virtual = item.callspec.params["implementation"].virtual
+
+
+@pytest.fixture(scope="session")
+def pixy_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with the Kafka API."""
+    with running_pixy(tmp_path_factory.mktemp("pixy"), users=False) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def pixy_daemon_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with the Kafka API, whose clients log in."""
+    with running_pixy(tmp_path_factory.mktemp("pixy-with-users"), users=True) as daemon:
+        yield daemon
 
 
 @pytest.fixture

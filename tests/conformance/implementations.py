@@ -14,6 +14,7 @@ from pixy.backend import Backend, TopicPartition
 from pixy.errors import UnknownTopic
 from tests.cluster.any_node import AnyNode, LeaderMoves
 from tests.cluster.node_clusters import NodeCluster
+from tests.conformance.pixy_daemon import open_pixy
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import open_embedded
 from tests.fakes.waiting import until
@@ -39,6 +40,9 @@ class Capability(Enum):
 
     ONE_PROCESS = auto()
     """All calls go to one process: they take effect in their order, and its stop finishes them."""
+
+    STAGING = auto()
+    """Staged writes are published."""
 
     LONE_NODE = auto()
     """It has one node, which is pixy's own."""
@@ -73,6 +77,7 @@ class Implementation:
         cluster: name of the fixture that starts the cluster behind the implementation; its value is
             passed to `open` and `controls`.
         virtual: it runs on a `VirtualLoop`.
+        long: its tests are those of other implementations, again.
     """
 
     open: Callable[[Path, Any], AbstractAsyncContextManager[Backend]]
@@ -80,6 +85,7 @@ class Implementation:
     controls: Callable[[Any], Controls] | None = None
     cluster: str = ""
     virtual: bool = False
+    long: bool = False
 
 
 class _FakeControls:
@@ -151,13 +157,22 @@ async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[B
 
 _MOVES_WITH_EFFECT = 15
 """Moves of leaders of which one at least takes place: a test may end before any does."""
-_ALONE = frozenset({Capability.SECOND_MEMBER, Capability.ONE_PROCESS, Capability.LONE_NODE})
+_ALONE = frozenset(
+    {Capability.SECOND_MEMBER, Capability.ONE_PROCESS, Capability.STAGING, Capability.LONE_NODE}
+)
+_OF_PIXY = frozenset({Capability.SECOND_MEMBER, Capability.ONE_PROCESS})
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "fake": Implementation(_open_fake, frozenset(Capability), _FakeControls),
     "embedded": Implementation(_open_embedded, _ALONE),
-    "nodes": Implementation(_open_nodes, frozenset({Capability.SECOND_MEMBER}), virtual=True),
+    "nodes": Implementation(
+        _open_nodes, frozenset({Capability.SECOND_MEMBER, Capability.STAGING}), virtual=True
+    ),
     "kafka": Implementation(
         _open_kafka, frozenset(Capability) - {Capability.LONE_NODE}, KafkaControls, cluster="kafka"
+    ),
+    "kafka of pixy": Implementation(open_pixy, _OF_PIXY, cluster="pixy_daemon", long=True),
+    "kafka of pixy with users": Implementation(
+        open_pixy, _OF_PIXY, cluster="pixy_daemon_with_users", long=True
     ),
 }

@@ -9,8 +9,11 @@ import pytest
 from pixy.backend import Backend, Published, StageSeal, TopicPartition
 from pixy.backend.kafka import KafkaBackend
 from pixy.errors import FailedPrecondition, InvalidArgument, UnknownPartition
+from tests.conformance.implementations import Capability
 from tests.conformance.staged import piece_of, publish_values, seal_of, stage_values
 from tests.conformance.support import PATIENCE, append, fetch_now, offsets, values
+
+pytestmark = pytest.mark.needs(Capability.STAGING)
 
 ORDERS = TopicPartition("orders", 0)
 OTHERS = TopicPartition("orders", 1)

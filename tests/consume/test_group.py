@@ -5,7 +5,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.errors import ResourceExhausted, Unavailable
+from pixy.errors import HeldByOtherProtocol, ResourceExhausted, Unavailable
 from tests.consume.conftest import MakeWorld
 from tests.fakes.waiting import settle, until
 
@@ -57,6 +57,19 @@ async def test_a_group_whose_beginning_is_too_much_for_the_cluster_hears_that_an
     await world.pass_time(5)
     assert (await world.consume()).values == [b"a"]
     assert (world.committed(0), world.committed(1)) == (OffsetCommit(0), OffsetCommit(0))
+
+
+async def test_a_group_that_kafka_clients_have_is_refused_at_once_and_taken_as_soon_as_they_leave(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    held = world.backend.failures["join"] = HeldByOtherProtocol("Kafka clients are members")
+    for asked in range(1, 8):
+        assert [str(error) for error in (await world.consume()).errors] == [str(held)]
+        assert world.backend.joins == asked
+    del world.backend.failures["join"]
+    assert (await world.consume()).values == [b"a"]
 
 
 async def test_partitions_in_which_a_group_has_begun_start_also_beside_those_that_are_too_much(

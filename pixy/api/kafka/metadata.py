@@ -6,6 +6,7 @@ from typing import NamedTuple
 from pixy.aio.steps import in_steps
 from pixy.api.kafka.brokers import NO_LEADER, Brokers, host_and_port
 from pixy.api.kafka.codes import (
+    INVALID_TOPIC,
     LEADER_NOT_AVAILABLE,
     NONE,
     UNKNOWN_TOPIC_ID,
@@ -32,12 +33,13 @@ from pixy.proxy import Proxy
 from pixy.wire import WireExchange
 
 NO_ID = bytes(16)
+_IDS_FROM = 12
 _BROKERS, _CONTROLLERS = 1, 2
 _UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 class _Asked(NamedTuple):
-    """A topic of a request: its name, or its id if that is unknown."""
+    """A topic of a request: its name, or its id if that is unknown, or neither."""
 
     name: str
     topic_id: bytes = NO_ID
@@ -69,8 +71,10 @@ class MetadataApi:
             except PixyError:
                 answers = []
         else:
+            # KIP-516: requests before version 12 have ids that mean nothing.
+            has_ids = exchange.version >= _IDS_FROM
             asked = [
-                _Asked(each.name or await self._topic_ids.find(each.topic_id), each.topic_id)
+                await self._asked(each.name, each.topic_id if has_ids else NO_ID)
                 async for each in in_steps(topics)
             ]
             peer = client_address(exchange.peer)
@@ -104,6 +108,11 @@ class MetadataApi:
             ],
         )
 
+    async def _asked(self, name: str | None, topic_id: bytes) -> _Asked:
+        if not name and topic_id != NO_ID:
+            name = await self._topic_ids.find(topic_id)
+        return _Asked(name or "", topic_id)
+
     async def _all(
         self, asked: Sequence[_Asked], client: str, *, creates: bool
     ) -> list[MetadataResponseTopic]:
@@ -119,7 +128,8 @@ class MetadataApi:
             if topic is not None:
                 answers.append(self._described(topic))
             elif not each.name:
-                answers.append(_refused(each, UNKNOWN_TOPIC_ID))
+                code = INVALID_TOPIC if each.topic_id == NO_ID else UNKNOWN_TOPIC_ID
+                answers.append(_refused(each, code))
             else:
                 answers.append(await self._made(each, client, creates=creates))
         return answers

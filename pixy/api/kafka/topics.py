@@ -196,9 +196,11 @@ class TopicsApi:
         )
 
     async def _deleted(self, asked: DeleteTopicState, peer: str) -> DeletableTopicResult:
-        name = asked.name or await self._topic_ids.find(asked.topic_id)
-        if not name:
-            return DeletableTopicResult(None, asked.topic_id, UNKNOWN_TOPIC_ID, "no topic has this id")
+        name = asked.name
+        if name is None:
+            name = await self._topic_ids.find(asked.topic_id)
+            if not name:
+                return DeletableTopicResult(None, asked.topic_id, UNKNOWN_TOPIC_ID, "no topic has this id")
         try:
             await self._proxy.delete_topic(name)
         except PixyError as error:

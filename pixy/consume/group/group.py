@@ -44,6 +44,7 @@ from pixy.consume.group.subscription import Subscription
 from pixy.consume.partition import ConsumeEnvironment, GroupCommits, LivePartition
 from pixy.errors import (
     DeadlineExceeded,
+    HeldByOtherProtocol,
     OffsetsSet,
     OwnedElsewhere,
     OwnerUndecided,
@@ -289,6 +290,13 @@ class ConsumerGroup:
                 subscription.notify()
         self._wake_keeper()
 
+    def check_held(self, subscription: Subscription) -> None:
+        """Called by a subscription with faults for which a request waits: if members of another
+        protocol have had the group, look at once if they still do.
+        """
+        if isinstance(subscription.dispatcher.faults.get(self), HeldByOtherProtocol):
+            self._wake_keeper()
+
     # --- the keeper -------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
@@ -323,6 +331,8 @@ class ConsumerGroup:
             error = self._environment.tasks.expected(fault)
             for subscription in self.subscriptions:
                 subscription.dispatcher.faults[self] = error
+                if isinstance(error, HeldByOtherProtocol):
+                    subscription.dispatcher.fail_all(error)
             raise error from None
         failed: PixyError | None = None
         for subscription in self.subscriptions:

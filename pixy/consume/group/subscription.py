@@ -94,6 +94,7 @@ class SubscriptionHost(Protocol):
     def is_elsewhere(self, topic: str, partition: int) -> bool: ...
     def check_quiet(self) -> None: ...
     def check_late(self, subscription: "Subscription") -> None: ...
+    def check_held(self, subscription: "Subscription") -> None: ...
 
 
 class Subscription:
@@ -236,6 +237,8 @@ class Subscription:
 
     def _wait(self, waiter: Waiter, now: float) -> None:
         """A request waits."""
+        if self.dispatcher.faults:
+            self._host.check_held(self)
         if waiter.deadline < self._polls.when:
             self._polls.at(waiter.deadline)
         if now >= self.dispatcher.lease.until:

@@ -129,3 +129,16 @@ async def test_offsets_are_removed(grouped: ServedKafka) -> None:
     await grouped.client.call(OFFSET_COMMIT, 7, commit_request({0: 5}, member_id, 1))
     answer = await grouped.client.call(OFFSET_DELETE, 0, OffsetDeleteRequest("g", topics))
     assert codes(answer) == {0: 86, 9: 3}
+
+
+async def test_a_group_without_a_name_has_no_offsets(grouped: ServedKafka) -> None:
+    for version in range(2, 10):
+        request = commit_request({0: 3})
+        request.group_id = ""
+        assert codes(await grouped.client.call(OFFSET_COMMIT, version, request)) == {0: 24}
+    for version in range(2, 10):
+        nameless = OffsetFetchRequest("", None, [OffsetFetchRequestGroup("")])
+        answer = await grouped.client.call(OFFSET_FETCH, version, nameless)
+        assert (answer.groups[0] if version >= 8 else answer).error_code == 24
+    nothing = OffsetDeleteRequest("", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])])
+    assert (await grouped.client.call(OFFSET_DELETE, 0, nothing)).error_code == 24

@@ -58,6 +58,15 @@ async def test_topics_by_id(served: ServedKafka) -> None:
     assert answer.topics[1].topic_id == b"?" * 16
 
 
+@pytest.mark.parametrize("version", range(14))
+async def test_a_topic_without_a_name_is_invalid(served: ServedKafka, version: int) -> None:
+    wanted = [MetadataRequestTopic(name=None if version >= 10 else "")]
+    if 10 <= version < 12:
+        wanted.append(MetadataRequestTopic(b"?" * 16, None))
+    answer = await served.client.call(METADATA, version, MetadataRequest(wanted))
+    assert [(each.name, each.error_code) for each in answer.topics] == [("", 17)] * len(wanted)
+
+
 @pytest.mark.parametrize("version", range(3))
 async def test_a_cluster_is_described(served: ServedKafka, version: int) -> None:
     answer = await served.client.call(DESCRIBE_CLUSTER, version, DescribeClusterRequest())

@@ -89,9 +89,20 @@ async def test_each_partition_fails_alone(served: ServedKafka) -> None:
     broken = bytearray(batch(b"a" * 100))
     broken[-1] ^= 1
     request = produce_request("t", {0: bytes(broken), 1: batch(b"fine"), 7: batch(b"nowhere"), 2: None})
-    assert await codes(served.client, request) == {0: 87, 1: 0, 7: 3, 2: 87}
+    assert await codes(served.client, request) == {0: 2, 1: 0, 7: 3, 2: 87}
     assert await stored(served.client, "t", 1) == [b"fine"]
     assert await stored(served.client, "t", 0) == []
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+async def test_a_batch_that_was_changed_on_its_way_is_corrupt_as_with_kafka(
+    served: ServedKafka, size: int
+) -> None:
+    await served.proxy.create_topic("t", 1, {})
+    for at in (17, 60, -1):
+        changed = bytearray(batch(b"a" * size))
+        changed[at] ^= 1
+        assert await codes(served.client, produce_request("t", {0: bytes(changed)})) == {0: 2}
 
 
 async def test_two_batches_of_a_partition_are_refused(served: ServedKafka) -> None:

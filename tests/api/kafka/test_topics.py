@@ -141,6 +141,13 @@ async def test_topics_are_deleted_by_id(served: ServedKafka) -> None:
     assert await names_of(served) == []
 
 
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_no_topic_without_a_name_is_deleted(served: ServedKafka, version: int) -> None:
+    asked = [DeleteTopicState("", b"?" * 16)]
+    answer = await served.client.call(DELETE_TOPICS, version, DeleteTopicsRequest(asked, [""]))
+    assert [(each.name, each.error_code) for each in answer.responses] == [("", 17)]
+
+
 @pytest.mark.parametrize("version", range(4))
 async def test_partitions_are_added(served: ServedKafka, version: int) -> None:
     await served.proxy.create_topic("t", 2, {})
