@@ -41,6 +41,9 @@ class Capability(Enum):
     ONE_PROCESS = auto()
     """All calls go to one process: they take effect in their order, and its stop finishes them."""
 
+    EXPLICIT_DEFAULTS = auto()
+    """An option that is set to its default value is kept."""
+
     STAGING = auto()
     """Staged writes are published."""
 
@@ -157,17 +160,14 @@ async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[B
 
 _MOVES_WITH_EFFECT = 15
 """Moves of leaders of which one at least takes place: a test may end before any does."""
-_ALONE = frozenset(
-    {Capability.SECOND_MEMBER, Capability.ONE_PROCESS, Capability.STAGING, Capability.LONE_NODE}
-)
+_OURS = frozenset({Capability.SECOND_MEMBER, Capability.EXPLICIT_DEFAULTS, Capability.STAGING})
+_ALONE = _OURS | {Capability.ONE_PROCESS, Capability.LONE_NODE}
 _OF_PIXY = frozenset({Capability.SECOND_MEMBER, Capability.ONE_PROCESS})
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "fake": Implementation(_open_fake, frozenset(Capability), _FakeControls),
     "embedded": Implementation(_open_embedded, _ALONE),
-    "nodes": Implementation(
-        _open_nodes, frozenset({Capability.SECOND_MEMBER, Capability.STAGING}), virtual=True
-    ),
+    "nodes": Implementation(_open_nodes, _OURS, virtual=True),
     "kafka": Implementation(
         _open_kafka, frozenset(Capability) - {Capability.LONE_NODE}, KafkaControls, cluster="kafka"
     ),

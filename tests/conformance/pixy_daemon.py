@@ -26,7 +26,13 @@ def running_pixy(folder: Path, *, users: bool) -> Iterator[Daemon]:
     Args:
         users: clients have to log in.
     """
-    config = {"kafka_addr": "127.0.0.1:0", **proxy_config(storage={"group_initial_rebalance_delay": "0s"})}
+    config = {
+        "kafka_addr": "127.0.0.1:0",
+        "grpc": {"max_message_bytes": 8 << 20},
+        **proxy_config(
+            producer={"max_message_bytes": 4 << 20}, storage={"group_initial_rebalance_delay": "0s"}
+        ),
+    }
     if users:
         file = folder / "users"
         credentials = {each: make_credential(each, _PASSWORD, bytes(16), 4096) for each in MECHANISMS}

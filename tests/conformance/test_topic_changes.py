@@ -154,6 +154,7 @@ async def test_options_are_set_and_unset_one_by_one(backend: Backend) -> None:
     assert await backend.list_topics() == [third]
 
 
+@pytest.mark.needs(Capability.EXPLICIT_DEFAULTS)
 async def test_the_policy_of_compaction_is_an_option_of_a_topic(backend: Backend) -> None:
     for policy in ("compact", "compact,delete", "delete"):
         altered = await backend.alter_topic("orders", config={"cleanup_policy": policy})
