@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -83,6 +84,18 @@ def put_load(
     arguments = [address, method, str(body), str(level.connections), str(level.streams), str(seconds)]
     command = [sys.executable, "-m", "bench.kit.client", *arguments]
     return Load(**json.loads(_run(command, seconds + _SECONDS_EXTRA)))
+
+
+def put_timed(address: str, method: str, body: Path, level: Level, seconds: float) -> list[float]:
+    """Call `KafkaPixy/<method>` as `put_load` does. Returns the milliseconds of each call, sorted.
+    Needs h2load.
+    """
+    with tempfile.NamedTemporaryFile(prefix="pixy-bench-", suffix=".tsv") as times:
+        flags = [*_level_flags(level), f"-D{round(seconds * 1000)}ms", f"--log-file={times.name}"]
+        url = f"http://{address}/KafkaPixy/{method}"
+        parse_h2load(_h2load_output(url, flags, body, _GRPC_HEADERS, seconds + _SECONDS_EXTRA), seconds)
+        lines = Path(times.name).read_text().splitlines()
+    return sorted(int(line.rsplit("\t", 1)[1]) / 1000 for line in lines)
 
 
 def put_calls(

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -49,22 +49,36 @@ def free_ports(count: int) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class Server:
     """A running server. `ready_seconds` is the time from the start of the process to its ready
-    line. `http_address` is empty without HTTP.
+    line. The addresses of other protocols are empty without them.
     """
 
     address: str
     pid: int
     ready_seconds: float
     http_address: str = ""
+    kafka_address: str = ""
 
     def rss_bytes(self) -> int:
         """Resident memory."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return rss_bytes(self.pid)
 
     def cpu_seconds(self) -> float:
         """Processor time used so far by all live threads."""
-        threads = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+        return cpu_seconds(self.pid)
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time used so far by all live threads of a process."""
+    used = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # it has ended meanwhile
+            used += int((thread / "schedstat").read_text().split()[0])
+    return used / 1e9
 
 
 @contextmanager
@@ -75,6 +89,7 @@ def daemon(folder: Path, config: dict[str, Any] | None = None, core: int | None 
         "grpc_addr": "127.0.0.1:0",
         "management_addr": "",
         "tcp_addr": "",
+        "kafka_addr": "",
         "data_dir": str(folder / "data"),
         "shutdown_timeout": "1s",
     }
@@ -106,7 +121,7 @@ def noop_core(
 def _server(command: list[str], core: int | None) -> Iterator[Server]:
     with started(command if core is None else pinned(core, command), "grpc=") as (pid, line, ready_seconds):
         named = dict(word.split("=") for word in line.split() if "=" in word)
-        yield Server(named["grpc"], pid, ready_seconds, named.get("http", ""))
+        yield Server(named["grpc"], pid, ready_seconds, named.get("http", ""), named.get("kafka", ""))
 
 
 @contextmanager

@@ -33,7 +33,7 @@ _JARS = (
 _FETCH_SECONDS_MAX = 580
 # Kafka's defaults: the tests have a tenth of them, with which the only broker is presumed dead on a
 # busy machine.
-_PATIENCE = """\
+PATIENCE = """\
 broker.session.timeout.ms=9000
 broker.heartbeat.interval.ms=2000
 controller.quorum.election.timeout.ms=1000
@@ -98,7 +98,7 @@ def _run(command: Sequence[str]) -> None:
 @contextmanager
 def kafka_broker(folder: Path, topics: Sequence[str], partitions: int) -> Iterator[tuple[str, int]]:
     """A broker with its data in `folder`, and these topics; yields its address and process id."""
-    cluster = KafkaCluster(folder, properties=_PATIENCE, java=("-Xmx512m",))
+    cluster = KafkaCluster(folder, properties=PATIENCE, java=("-Xmx512m",))
     try:
         cluster.start()
         asyncio.run(_create(cluster.addresses, topics, partitions))

@@ -1,0 +1,1 @@
+"""Kafka's clients at pixy's Kafka API, beside Apache Kafka."""
