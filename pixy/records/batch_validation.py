@@ -31,8 +31,8 @@ and if its records are not what the header says (`_Walk`):
     compression
     several gzip members, snappy blocks below 1 KiB    a small batch would take long to decompress
 
-The records are decoded by the codec of the readers, in windows: 0.2 us each and 0.1 ms/MB, half of
-what the fastest walk in Python takes.
+Records of equal length are compared as columns of bytes (`uniform`), others decoded by the codec of
+the readers, in windows: 0.2 us each and 0.1 ms/MB, half of what the fastest walk in Python takes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ from pixy.records.batch import (
 from pixy.records.codec import Record, decompress_new, readable_batch
 from pixy.records.compiled import UNREADABLE
 from pixy.records.small import NOT_SMALL, SMALL_BYTES_MAX, headers_of_small
-from pixy.records.uniform import uniform_timestamp_delta
+from pixy.records.uniform import largest_timestamp_delta
 from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError
 from pixy.records.windows import HEADERS_MAX, TooManyHeadersError, visit_windows
 
@@ -313,7 +313,7 @@ class _Walk:
         unpacked = self._unpacked(plain, effort) if header.codec else readable_batch(plain)
         records = min(header.records, len(unpacked) // _RECORD_BYTES_MIN)
         _spend(effort, records // _UNIFORM_PER_RECORD)
-        latest = self._uniform_timestamp(plain)
+        latest = self._uniform_timestamp(bytearray(unpacked) if header.codec else plain)
         if latest is None:
             _spend(effort, records)
             latest = self._walk(unpacked, effort)
@@ -348,13 +348,17 @@ class _Walk:
         return unpacked
 
     def _uniform_timestamp(self, plain: bytearray) -> int | None:
-        """The timestamp of all records; None if they have to be decoded."""
+        """The largest timestamp; None if the records have to be decoded.
+
+        Args:
+            plain: the batch, not compressed.
+        """
         header, latest = self._header, self._limits.timestamp_ms_max
         if len(plain) > self._limits.batch_bytes_max:
             return None  # the size of its record is to be checked
-        if header.codec or (latest is not None and header.max_timestamp > latest):
+        if latest is not None and header.max_timestamp > latest:
             return None
-        delta = uniform_timestamp_delta(plain, header.records)
+        delta = largest_timestamp_delta(plain, header.records)
         return header.max_timestamp if delta == header.max_timestamp - header.base_timestamp else None
 
     def _walk(self, readable: Buffer, effort: CheckEffort | None) -> int:
