@@ -14,17 +14,14 @@ commands run as users run them, so their start counts, and share the cores with 
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from bench.copies.__main__ import fill_topic
+from bench.kit.commands import run_command
 from bench.kit.figures import Figure, as_table, machine
 from bench.storage.raw import drop_page_cache, files_below, new_file_write, read_and_checksum
 from tests.integration.clusters import Cluster
@@ -32,28 +29,6 @@ from tests.integration.daemon import proxy_config
 
 _PARTITIONS, _BATCH_BYTES, _MIB = 4, 64 << 10, 1 << 20
 _WANTED = 0.5
-
-
-class _Ran(NamedTuple):
-    """A command that has ended: seconds, seconds of a processor, most memory, and its output."""
-
-    seconds: float
-    processor_s: float
-    memory_bytes: int
-    output: Any
-
-
-def _run(*arguments: object) -> _Ran:
-    command = [sys.executable, "-m", "pixy", *map(str, arguments), "--json"]
-    with tempfile.TemporaryFile() as output:
-        began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        assert os.waitstatus_to_exitcode(status) == 0
-        process.returncode = 0
-        output.seek(0)
-        return _Ran(seconds, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss, json.load(output))
 
 
 def measure(size: int) -> list[Figure]:
@@ -73,10 +48,10 @@ def measure(size: int) -> list[Figure]:
                 drop_page_cache(files_below(node.data / "topics"))
             addresses = ",".join(node.address for node in cluster.nodes)
             target = folder / "target"
-            backup = _run("backup", "create", target, "--rate", 0, "--address", addresses)
-        assert backup.output["fetched_bytes"] >= size
+            backup = run_command("backup", "create", target, "--rate", 0, "--address", addresses, "--json")
+        assert json.loads(backup.output)["fetched_bytes"] >= size
         drop_page_cache(files_below(target))
-        restored = _run("restore", target, folder / "restored")
+        restored = run_command("restore", target, folder / "restored", "--json")
         written.append(new_file_write(folder / "after", size, _MIB))
     disk = min(read, statistics.harmonic_mean(written))
     figures = []

@@ -39,6 +39,11 @@ _TROUBLES = frozenset({"gap", "refused", "outage"})
 @click.option("--groups", is_flag=True, help="Carry the offsets of consumer groups, too.")
 @click.option("--once", is_flag=True, help="End when everything is copied that is there at the begin.")
 @click.option(
+    "--back",
+    is_flag=True,
+    help="Turn topics around that a mirror of this name has copied in the other direction, and has to have ended.",
+)
+@click.option(
     "--name",
     default="default",
     show_default=True,
@@ -60,7 +65,9 @@ _TROUBLES = frozenset({"gap", "refused", "outage"})
     help="Seconds between two lines about progress.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def mirror(patterns: tuple[str, ...], groups: bool, once: bool, as_json: bool, **given: Any) -> None:
+def mirror(
+    patterns: tuple[str, ...], groups: bool, once: bool, back: bool, as_json: bool, **given: Any
+) -> None:
     """Copy topics to another cluster, each message once, and go on as long as it runs.
 
     Topics are made at the target with the partitions and options that they have at the source.
@@ -84,6 +91,7 @@ def mirror(patterns: tuple[str, ...], groups: bool, once: bool, as_json: bool, *
         patterns=wanted,
         groups=groups,
         once=once,
+        back=back,
         bytes_per_second=_size(given["rate"]),
         progress_s=given["interval"],
     )

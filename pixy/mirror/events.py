@@ -9,7 +9,7 @@ class Event:
     """Something that has happened.
 
     Attributes:
-        kind: created, grown, replaced, gone, gap, offsets, refused, outage, resumed, progress or
+        kind: created, grown, replaced, turned, gone, gap, refused, outage, resumed, progress or
             done.
         text: for people.
         values: for programs, by name.

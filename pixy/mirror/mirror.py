@@ -23,6 +23,7 @@ from pixy.mirror.positions import Copied
 from pixy.mirror.runs import Run, add_run
 from pixy.mirror.taken_batches import SourceRun, take_batches
 from pixy.mirror.target_sink import STATE_PREFIX, Round, TargetSink, version_of
+from pixy.mirror.turned_topics import TurnedTopics, turned_elsewhere
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.records import TopicPartition
 
@@ -46,6 +47,7 @@ class MirrorOptions:
         patterns: of names of topics, as for files of a shell.
         groups: carry the offsets of consumer groups.
         once: end when everything is copied that was there at the begin.
+        back: turn topics that a mirror in the other direction has copied.
         bytes_per_second: to fetch at most; 0 for no limit.
         round_bytes, round_s: a round ends when it has so many bytes or has taken so long.
         topics_s, groups_s, progress_s: seconds between two looks at topics, two carries of groups,
@@ -57,6 +59,7 @@ class MirrorOptions:
     patterns: Sequence[str]
     groups: bool = False
     once: bool = False
+    back: bool = False
     bytes_per_second: float = 0
     round_bytes: int = 64 << 20
     round_s: float = 2.0
@@ -104,6 +107,7 @@ class Mirror:
         self._clock = clock
         self._sleep = sleep
         self._sink = TargetSink(target, options.name, now_ms)
+        self._other = TargetSink(source, options.name, now_ms)
         self._groups = CarriedOffsets(source, target, tell)
         rate = options.bytes_per_second
         self._bucket = TokenBucket(rate, rate / 4) if rate else None
@@ -159,6 +163,7 @@ class Mirror:
         self._sink.establish()
         self._topics.clear()
         self._next.clear()
+        self._look_at_other_direction()
         self._look_at_topics()
         if not self._topics and not self._worked:
             raise NotFound(f"no topic of the source matches {', '.join(self._options.patterns)}")
@@ -189,8 +194,8 @@ class Mirror:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    def _look_at_topics(self) -> None:
-        self._topics_at = self._clock() + self._options.topics_s
+    def _wanted(self) -> dict[str, log_pb.Topic]:
+        """Topics of the source that are to be copied."""
         wanted = {
             name: topic
             for name, topic in self._source.topics().items()
@@ -200,6 +205,32 @@ class Mirror:
         if self._goal is not None:
             known = {topic for topic, _ in self._goal}
             wanted = {name: topic for name, topic in wanted.items() if name in known}
+        return wanted
+
+    def _look_at_other_direction(self) -> None:
+        """TurnedTopics topics that a mirror of this name has copied in the other direction."""
+        if not self._other.look():
+            return
+        wanted = self._wanted()
+        copies = self._target.topics(sorted(wanted)) if wanted else {}
+        names = turned_elsewhere(self._sink.positions, self._other.positions, wanted, copies)
+        if not names:
+            return
+        if self._worked or not self._options.back:
+            raise MirrorError(
+                f"the mirror {self._options.name} copies {', '.join(names)} in the other direction: end it, and turn it with "
+                "--back"
+            )
+        TurnedTopics(self._source, self._target, self._other, self._sink).run(
+            [wanted[name] for name in names], {name: copies[name] for name in names}
+        )
+        for name in names:
+            text = f"topic {name} is copied in this direction from now on"
+            self._tell(Event("turned", text, {"topic": name}))
+
+    def _look_at_topics(self) -> None:
+        self._topics_at = self._clock() + self._options.topics_s
+        wanted = self._wanted()
         for name in self._topics.keys() - wanted.keys():
             self._forget(name)
             text = f"topic {name} was deleted at the source; its copy stays"
@@ -365,6 +396,7 @@ class Mirror:
         copied = []
         for partition, sources in taken.items():
             topic = self._topics[partition.topic]
+            known = self._sink.positions.topics.get(partition.topic)
             if partition not in begins:
                 raise Unavailable(f"target: there is no {_named(partition)} any more")
             target, runs = begins[partition], list[Run]()
@@ -377,7 +409,9 @@ class Mirror:
                     topic.source.topic_id,
                     topic.version.topic_id,
                     self._next[partition],
+                    sum(source.records for source in sources),
                     tuple(runs),
+                    0 if known is None else known.turn,
                 )
             )
         size = round.size

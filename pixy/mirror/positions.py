@@ -8,17 +8,18 @@ The value of a record, JSON:
 
     version   1
     whole     true: nothing before it counts
-    topics    by name: source_id and target_id, hexadecimal, and partitions by number:
-                next   the offset of the source to go on at
-                runs   [source, target, records], ...: see `runs`; at the target at least there
+    topics    by name: source_id and target_id, hexadecimal, turn, and partitions by number:
+                next     the offset of the source to go on at
+                records  that were copied so far
+                runs     [source, target, records], ...: see `runs`; at the target at least there
 
-A topic whose `source_id` differs from the one before was replaced at the source: its partitions
-begin anew.
+A topic whose `source_id` differs from the one before was replaced at the source, and one with
+another `turn` has turned its direction: its partitions begin anew.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pixy.errors import CorruptData
@@ -32,18 +33,25 @@ _PARTITIONS_PER_RECORD = 64
 
 @dataclass(slots=True)
 class CopiedPartition:
-    """The offset at which a partition goes on, and the map of what was copied."""
+    """The offset at which a partition goes on, the records that were copied, and their map."""
 
     next: int
+    records: int = 0
     runs: list[Run] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TopicPositions:
-    """The partitions of a topic, and its ids in both clusters."""
+    """The partitions of a topic.
+
+    Attributes:
+        source_id, target_id: of the topic in both clusters.
+        turn: how often its direction was turned.
+    """
 
     source_id: bytes
     target_id: bytes
+    turn: int = 0
     partitions: dict[int, CopiedPartition] = field(default_factory=dict)
 
 
@@ -53,14 +61,18 @@ class Copied:
 
     Attributes:
         next: offset of the source behind it.
-        runs: of its records.
+        records: number of them.
+        runs: their map.
+        turn: of the topic.
     """
 
     partition: TopicPartition
     source_id: bytes
     target_id: bytes
     next: int
+    records: int
     runs: tuple[Run, ...]
+    turn: int = 0
 
 
 class Positions:
@@ -93,12 +105,9 @@ class Positions:
     def add(self, copied: Iterable[Copied]) -> None:
         """Take what a publication has copied."""
         for each in copied:
-            self._take(
-                each.partition.topic,
-                each.source_id,
-                each.target_id,
-                {each.partition.partition: (each.next, each.runs)},
-            )
+            topic = TopicPositions(each.source_id, each.target_id, each.turn)
+            partition = CopiedPartition(each.next, each.records, list(each.runs))
+            self._take(each.partition.topic, topic, {each.partition.partition: partition})
         self.records += 1
 
     def read(self, value: bytes) -> None:
@@ -115,12 +124,14 @@ class Positions:
                 self.topics.clear()
                 self.records = 0
             for name, topic in record["topics"].items():
+                ids = bytes.fromhex(topic["source_id"]), bytes.fromhex(topic["target_id"])
                 self._take(
                     name,
-                    bytes.fromhex(topic["source_id"]),
-                    bytes.fromhex(topic["target_id"]),
+                    TopicPositions(*ids, topic["turn"]),
                     {
-                        int(number): (each["next"], [Run(*run) for run in each["runs"]])
+                        int(number): CopiedPartition(
+                            each["next"], each["records"], [Run(*run) for run in each["runs"]]
+                        )
                         for number, each in topic["partitions"].items()
                     },
                 )
@@ -136,20 +147,15 @@ class Positions:
         later.add(copied)
         return _encoded(later.topics, whole=True)
 
-    def _take(
-        self,
-        name: str,
-        source_id: bytes,
-        target_id: bytes,
-        partitions: Mapping[int, tuple[int, Iterable[Run]]],
-    ) -> None:
+    def _take(self, name: str, read: TopicPositions, partitions: Mapping[int, CopiedPartition]) -> None:
         topic = self.topics.get(name)
-        if topic is None or topic.source_id != source_id:
-            topic = self.topics[name] = TopicPositions(source_id, target_id)
-        for number, (offset, runs) in partitions.items():
-            position = topic.partitions.setdefault(number, CopiedPartition(offset))
-            position.next = offset
-            for run in runs:
+        if topic is None or (topic.source_id, topic.turn) != (read.source_id, read.turn):
+            topic = self.topics[name] = read
+        for number, found in partitions.items():
+            position = topic.partitions.setdefault(number, CopiedPartition(found.next))
+            position.next = found.next
+            position.records += found.records
+            for run in found.runs:
                 add_run(position.runs, run)
 
 
@@ -171,7 +177,7 @@ def _encoded(topics: Mapping[str, TopicPositions], *, whole: bool) -> Iterator[b
         for name, number, position in all_of_them[at : at + _PARTITIONS_PER_RECORD]:
             topic = topics[name]
             ids = {"source_id": topic.source_id.hex(), "target_id": topic.target_id.hex()}
-            written = found.setdefault(name, {**ids, "partitions": {}})
-            written["partitions"][str(number)] = {"next": position.next, "runs": position.runs}
+            written = found.setdefault(name, {**ids, "turn": topic.turn, "partitions": {}})
+            written["partitions"][str(number)] = asdict(position)
         record = {"version": _VERSION, "whole": whole and at == 0, "topics": found}
         yield json.dumps(record, separators=(",", ":")).encode()

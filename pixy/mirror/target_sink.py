@@ -65,22 +65,28 @@ class TargetSink:
     def establish(self) -> None:
         """Make sure that nothing comes any more from before, and read what is there."""
         topic = self._state.topic
-        found = self._client.topics([topic])
-        if topic not in found:
+        if not self.look():
             config = {"retention_ms": "-1", "retention_bytes": "-1"}
             request = topics_pb.CreateTopicRequest(topic=topic, partitions=1, config=config)
             with suppress(TopicExists):
                 self._client.call(TopicsStub, "CreateTopic", request)
-            found = self._client.topics([topic])
-            if topic not in found:
-                raise Unavailable(f"target: topic {topic} was made, and is not known yet")
-        self._state_versions = [version_of(found[topic])]
+            if not self.look():
+                raise Unavailable(f"{self._client.side}: topic {topic} was made, and is not known yet")
         answer = self._publish(0, [])
         while not answer.published:
             self._epoch = answer.last_epoch + 1
             answer = self._publish(self._epoch, [])
         self._publish(self._epoch, [])
         self.positions = self._read()
+
+    def look(self) -> bool:
+        """Read what is there, if there is a state topic. More may come any moment."""
+        found = self._client.topics([self._state.topic])
+        if self._state.topic not in found:
+            return False
+        self._state_versions = [version_of(found[self._state.topic])]
+        self.positions = self._read()
+        return True
 
     def begin_round(self) -> "Round":
         """A new round; one that was begun before must not be used any more."""
@@ -105,7 +111,8 @@ class TargetSink:
         round.seal(versions)
         if not self._publish(self._epoch + 1, [round.stage_id]).published:
             raise MirrorError(
-                f"another mirror of the name {self._name} writes to the target: give one of them another --name, or end it"
+                f"another mirror of the name {self._name} has begun, in this direction or in the other one: end one of "
+                "them, or give it another --name"
             )
         self._epoch += 1
         self.positions.add(copied)
@@ -144,7 +151,9 @@ class TargetSink:
                 at += size
             reached = answer.next_offset
         if reached < end:
-            raise Unavailable(f"target: the state topic was read to offset {reached} only, expected {end}")
+            raise Unavailable(
+                f"{self._client.side}: the state topic was read to offset {reached} only, expected {end}"
+            )
         return positions
 
     def _remove_before(self, offset: int) -> None:

@@ -39,9 +39,10 @@ class Place(NamedTuple):
 
 
 def arguments_of(source: Place, target: Place, *others: str) -> list[str]:
-    """Arguments of a mirror of all topics."""
+    """Arguments of a mirror, of all topics unless others are named."""
     return [
-        *(sys.executable, "-m", "pixy", "mirror", "--json", "--topics", "*"),
+        *(sys.executable, "-m", "pixy", "mirror", "--json"),
+        *(() if "--topics" in others else ("--topics", "*")),
         *("--from", source.address, "--from-cluster", source.cluster),
         *("--to", target.address, "--to-cluster", target.cluster),
         *others,

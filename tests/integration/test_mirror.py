@@ -173,3 +173,50 @@ def test_offsets_beyond_what_is_there_wait_for_it(source: Daemon, target: Daemon
     append(place(source), "orders", 0, [NewRecord(None, b"2", [], NOW_MS)])
     mirror_once(place(source), place(target), "--groups")
     assert offsets_at(place(target), "orders", "far") == {0: 2}
+
+
+def test_the_direction_is_turned_and_turned_again(source: Daemon, target: Daemon) -> None:
+    create(source, "orders")
+    fill(source, "orders", "one")
+    remove_before(source, "orders", 0, 4)
+    set_offsets(place(source), "orders", "group", {0: 5, 1: 2})
+    mirror_once(place(source), place(target), "--groups")
+    # Clients go to the target.
+    fill(target, "orders", "two")
+    set_offsets(place(target), "orders", "group", {0: 8, 1: 3})
+    text = refused(place(target), place(source))
+    assert "the mirror default copies orders in the other direction" in text
+    append(place(source), "orders", 2, [NewRecord(None, b"late", [], NOW_MS)])
+    text = refused(place(target), place(source), "--back")
+    assert "topic orders has records at the target from offset 10 of partition 2 on" in text
+    remove_before(source, "orders", 2, 11)
+    events = mirror_once(place(target), place(source), "--back", "--groups")
+    assert [each["event"] for each in events] == ["turned", "done"]
+    assert events[-1]["messages"] == 30
+    assert offsets_at(place(source), "orders", "group") == {0: 12, 1: 3}
+    expected = records_at(place(target), "orders")
+    found = records_at(place(source), "orders")
+    assert found[:2] == expected[:2]
+    assert found[2] == expected[2][10:]
+    # The former direction has to be turned, too.
+    assert "in the other direction" in refused(place(source), place(target))
+    fill(source, "orders", "three")
+    events = mirror_once(place(source), place(target), "--back", "--groups")
+    assert [each["event"] for each in events] == ["turned", "done"]
+    assert events[-1]["messages"] == 30
+    fill(source, "orders", "four")
+    assert mirror_once(place(source), place(target), "--groups")[-1]["messages"] == 30
+    found, expected = records_at(place(target), "orders"), records_at(place(source), "orders")
+    assert found[:2] == expected[:2]
+    assert found[2][10:] == expected[2]
+
+
+def test_a_topic_that_others_have_written_to_cannot_be_turned(source: Daemon, target: Daemon) -> None:
+    create(source, "orders")
+    fill(source, "orders", "one", 2)
+    mirror_once(place(source), place(target))
+    append(place(target), "orders", 1, [NewRecord(None, b"others", [], NOW_MS)])
+    fill(source, "orders", "two", 2)
+    mirror_once(place(source), place(target))
+    text = refused(place(target), place(source), "--back")
+    assert "partition 1 of topic orders has 5 records where 4 were copied" in text

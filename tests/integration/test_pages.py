@@ -48,6 +48,7 @@ NODES = (1, 2, 3)
 WHEEL = "tests/spark/test_wheel.py installs the wheel"
 SPARK = "tests/spark/test_pages.py runs it in a session"
 NO_TOOL = "not a tool of this project; tests/judges has clients in other languages, and reflection"
+WITH_KAFKA = "needs brokers: test_kafka_mirror runs it"
 NO_SYSTEMD = "there is no systemd"
 NO_SSH = "there are no other machines; test_cluster_rolling_restart.py restarts three nodes in this way"
 
@@ -126,6 +127,8 @@ ROWS: dict[str, list[Row]] = {
         Row("pixy backup create", replaced={"/backup/": "backup/", "/var/lib/pixy": "restored"}),
         Row("systemctl stop", {"systemctl": NO_SYSTEMD}, before=("mkdir -p backup",)),
         Row("pixy mirror", {"pixy mirror": "runs for ever: test_mirror has it"}),
+        Row("default_cluster"),
+        *[Row("pixy mirror", {"pixy mirror": WITH_KAFKA})] * 3,
         Row(
             "pixy offsets set orders",
             before=(

@@ -14,7 +14,14 @@ SOURCE, LATER, TARGET = b"s" * 16, b"l" * 16, b"t" * 16
 
 def copied(topic: str, number: int, *runs: Run, source: bytes = SOURCE) -> Copied:
     last = runs[-1]
-    return Copied(TopicPartition(topic, number), source, TARGET, last.source + last.records, runs)
+    return Copied(
+        TopicPartition(topic, number),
+        source,
+        TARGET,
+        last.source + last.records,
+        sum(run.records for run in runs),
+        runs,
+    )
 
 
 def read(*values: bytes) -> Positions:
@@ -89,7 +96,8 @@ def test_the_format_is_as_described() -> None:
             "a": {
                 "source_id": SOURCE.hex(),
                 "target_id": TARGET.hex(),
-                "partitions": {"3": {"next": 7, "runs": [[5, 0, 2]]}},
+                "turn": 0,
+                "partitions": {"3": {"next": 7, "records": 2, "runs": [[5, 0, 2]]}},
             }
         },
     }
