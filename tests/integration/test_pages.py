@@ -83,7 +83,7 @@ ROWS: dict[str, list[Row]] = {
         Row("make cluster"),
         Row("$ pixy cluster status"),
         Row("import os, sys", {"": SPARK}),
-        Row("proxies:"),
+        Row("$ seq 1 1000 | kcat", {"seq 3 |": "it reads until Ctrl-C: test_kafka_go_clients.py runs it"}),
     ],
     "docs/quickstart.md": [
         Row("$ pixy produce greetings"),
@@ -103,6 +103,9 @@ ROWS: dict[str, list[Row]] = {
     ],
     "docs/kafka.md": [
         Row("$ seq 1 1000 | kcat"),
+        Row("$ openssl rand"),
+        Row("sasl:"),
+        Row("security.protocol=", {"": "test_kafka_logins.py has Java's tools log in with such a file"}),
         Row("$ kcat -G", {"kcat": "reads until Ctrl-C, and kcat ends with 1 then"}),
     ],
     "docs/cluster.md": [

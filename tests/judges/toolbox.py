@@ -3,8 +3,8 @@
     judges-go      h2spec, gRPC's interoperability client, a client of kafkapixy.proto on grpc-go
     judges-java    a client of kafkapixy.proto on grpc-java
     grpcurl        for the lines of the quickstart
-    worker-go, worker-typescript
-                   workers of the folder `examples`, built as their sources say
+    worker-go, worker-typescript, kafka-go
+                   programs of the folder `examples`, built as their sources say
 
 Sources and pinned versions are in the folders `go`, `grpcurl` and `java`, and in `examples`;
 stubs are generated from kafkapixy.proto during the build. A build happens in a temporary folder
@@ -79,6 +79,13 @@ def go_worker() -> list[str]:
     go = require("go", _HOW_TO_GET_GO)
     built = _built("worker-go", _EXAMPLES / "worker-go", lambda folder: _build_go_worker(go, folder))
     return [str(built / "worker")]
+
+
+def kafka_go() -> str:
+    """Path of the client of Kafka's protocol in Go."""
+    go = require("go", _HOW_TO_GET_GO)
+    source = _EXAMPLES / "kafka-go"
+    return str(_built(source.name, source, lambda folder: _run([go, "build"], folder)) / source.name)
 
 
 def typescript_worker() -> list[str]:
