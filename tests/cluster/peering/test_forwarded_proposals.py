@@ -23,11 +23,11 @@ from tests.fakes.waiting import until
 
 COUNT = 5000
 CODECS = pytest.mark.parametrize("codec", [0, 4], ids=["plain", "zstd"])
-VALUES = [b"%d" % number for number in range(COUNT)]
+VALUES = [b"%d" % number * (1 + number % 2) for number in range(COUNT)]
 
 
 def large(last_delta: int = COUNT - 1, codec: int = 0) -> bytes:
-    """A batch of records that differ, with the offset delta of the last one."""
+    """A batch of records that differ in length, with the offset delta of the last one."""
     deltas = [*range(COUNT - 1), last_delta]
     return raw_batch(
         [raw_record(delta, value) for delta, value in zip(deltas, VALUES, strict=True)],
