@@ -1,8 +1,9 @@
 """Apache Kafka's JVMs: brokers, and its own tools, with which Kafka itself verifies pixy's files.
 
-The jars are fetched once, by Maven, into `.cache/kafka-libs` of the repository. They are fetched
-into a sibling directory, under a lock, and moved when complete: a killed test leaves no incomplete
-directory, and concurrent test processes do not conflict. A changed pom.xml fetches them again.
+The jars are fetched once, by Maven, into `.cache/kafka-libs` of the repository, those of single
+tests into directories beside it. They are fetched into a sibling directory, under a lock, and moved
+when complete: a killed test leaves no incomplete directory, and concurrent test processes do not
+conflict. A changed pom.xml fetches them again.
 
 Half of the start of a JVM goes to loading and verifying classes. The first broker dumps them to an
 archive beside the jars (class data sharing, JEP 350), which later JVMs map. Without one, or if Java
@@ -21,9 +22,8 @@ from pathlib import Path
 
 from tests.conftest import require
 
-_POM = Path(__file__).parent / "kafka_tools" / "pom.xml"
+_POMS = Path(__file__).parent / "kafka_tools"
 _CACHE = Path(__file__).parents[2] / ".cache"
-_LIBS = _CACHE / "kafka-libs"
 QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Options of a JVM that starts quickly, and is slow in the long run."""
 _FETCH_SECONDS_MAX = 600
@@ -59,15 +59,29 @@ class DumpedRecord:
 
 
 def kafka_libs() -> Path:
-    """The directory of Kafka's jars, which are fetched if missing. Skips the test without Java or
-    Maven.
+    """The directory of the jars of Kafka's brokers and tools."""
+    return fetched_jars("kafka-libs", "pom.xml")
+
+
+def kafka_apps() -> Path:
+    """The directory of what Connect and Streams need beside `kafka_libs`."""
+    return fetched_jars("kafka-apps", "apps.xml")
+
+
+def fetched_jars(name: str, pom: str) -> Path:
+    """A directory of jars, which are fetched if missing. Skips the test without Java or Maven.
+
+    Args:
+        name: of the directory.
+        pom: file that names the jars.
     """
     require("java", "apt-get install openjdk-17-jre-headless")
+    place, wanted = _CACHE / name, _POMS / pom
     with _lock():
-        pom = _LIBS / _POM.name
-        if not pom.exists() or pom.read_bytes() != _POM.read_bytes():
-            _fetch(require("mvn", "apt-get install maven"))
-    return _LIBS
+        present = place / pom
+        if not present.exists() or present.read_bytes() != wanted.read_bytes():
+            _fetch(require("mvn", "apt-get install maven"), wanted, place)
+    return place
 
 
 def class_archive() -> Path:
@@ -75,12 +89,15 @@ def class_archive() -> Path:
     return kafka_libs() / "classes.jsa"
 
 
-def kafka_java(options: Sequence[str] = QUICK_START, new_archive: Path | None = None) -> list[str]:
+def kafka_java(
+    options: Sequence[str] = QUICK_START, new_archive: Path | None = None, more: Sequence[Path] = ()
+) -> list[str]:
     """The command of a JVM with Kafka's classes, without the class to run.
 
     Args:
         options: of the JVM.
         new_archive: file to which it dumps its classes in the end.
+        more: further directories of jars.
     """
     java = require("java", "apt-get install openjdk-17-jre-headless")
     share = ("ArchiveClassesAtExit", new_archive) if new_archive else ("SharedArchiveFile", class_archive())
@@ -92,7 +109,7 @@ def kafka_java(options: Sequence[str] = QUICK_START, new_archive: Path | None = 
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-cp",
-        f"{kafka_libs()}/*",
+        ":".join(f"{each}/*" for each in (kafka_libs(), *more)),
     ]
 
 
@@ -104,14 +121,14 @@ def _lock() -> Iterator[None]:
         yield
 
 
-def _fetch(mvn: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="kafka-libs-", dir=_CACHE) as folder:
+def _fetch(mvn: str, pom: Path, place: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=f"{place.name}-", dir=_CACHE) as folder:
         fetched = Path(folder) / "libs"
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
-        _run([mvn, "-q", "-B", "-f", str(_POM), *goal], _FETCH_SECONDS_MAX)
-        shutil.copy(_POM, fetched)
-        shutil.rmtree(_LIBS, ignore_errors=True)
-        fetched.rename(_LIBS)
+        _run([mvn, "-q", "-B", "-f", str(pom), *goal], _FETCH_SECONDS_MAX)
+        shutil.copy(pom, fetched)
+        shutil.rmtree(place, ignore_errors=True)
+        fetched.rename(place)
 
 
 def run_tool(main_class: str, *arguments: str) -> str:

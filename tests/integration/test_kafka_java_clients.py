@@ -48,6 +48,14 @@ def test_topics_records_and_options_by_kafkas_tools(tool: Callable[..., str], tm
     read = tool(f"{TOOLS}.ConsumerPerformance", "--topic", "orders", "--num-records", str(RECORDS))
     assert int(read.splitlines()[-1].split(", ")[4]) == RECORDS
 
+    shown = tool(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", "orders")
+    (broker,) = json.loads(shown.splitlines()[-1])["brokers"]
+    (directory,) = broker["logDirs"]
+    assert (broker["broker"], directory["error"]) == (1, None)
+    found = {(each["partition"], each["offsetLag"], each["isFuture"]) for each in directory["partitions"]}
+    assert found == {(f"orders-{number}", 0, False) for number in range(3)}
+    assert sum(each["size"] for each in directory["partitions"]) > 0
+
     of_topic = ("--entity-type", "topics", "--entity-name", "orders")
     configs = partial(tool, "kafka.admin.ConfigCommand", *of_topic)
     configs("--alter", "--add-config", "retention.ms=70000")
