@@ -3,8 +3,9 @@
 //
 //	kafka-go ADDRESS TOPIC GROUP
 //
-// Every record is handled at least once: what was not committed comes again. SIGTERM and Ctrl-C end it after the
-// records at hand. With KAFKA_USER and KAFKA_PASSWORD it logs in (SCRAM-SHA-512).
+// Every record is handled at least once: what was not committed comes again. It goes on when brokers cannot
+// be reached for a while. SIGTERM and Ctrl-C end it after the records at hand. With KAFKA_USER and KAFKA_PASSWORD it
+// logs in (SCRAM-SHA-512).
 package main
 
 import (
@@ -56,7 +57,8 @@ func run(stop context.Context, address, topic, group string) error {
 	if err := produce(stop, client); err != nil {
 		return err
 	}
-	return consume(stop, client)
+	consume(stop, client)
+	return nil
 }
 
 // Produces all lines of the standard input. The producer is idempotent: no line is written twice.
@@ -85,20 +87,20 @@ func produce(stop context.Context, client *kgo.Client) error {
 }
 
 // Handles records until told to stop.
-func consume(stop context.Context, client *kgo.Client) error {
+func consume(stop context.Context, client *kgo.Client) {
 	for {
 		fetches := client.PollFetches(stop)
 		if stop.Err() != nil {
-			return nil
+			return
 		}
-		if err := fetches.Err(); err != nil {
-			return err
-		}
+		fetches.EachError(func(topic string, partition int32, err error) {
+			log.Printf("cannot read %s/%d, trying again: %v", topic, partition, err)
+		})
 		fetches.EachRecord(func(record *kgo.Record) {
 			fmt.Printf("%d %d %s\n", record.Partition, record.Offset, record.Value) // the work
 		})
-		if err := client.CommitUncommittedOffsets(stop); err != nil && stop.Err() == nil {
-			return err
+		if err := client.CommitUncommittedOffsets(stop); err != nil {
+			log.Printf("cannot commit, records may come again: %v", err)
 		}
 		client.AllowRebalance()
 	}
