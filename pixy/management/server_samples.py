@@ -18,6 +18,7 @@ async def add_server(registry: Registry, server: Server) -> None:
         "pixy_connections_accepted_total": counters.accepted,
         "pixy_connections_refused_total": counters.refused,
         "pixy_handshakes_failed_total": counters.handshakes_failed,
+        "pixy_logins_failed_total": counters.logins_failed,
         "pixy_requests_rejected_total": counters.rejected,
         "pixy_received_bytes_total": counters.bytes_in,
         "pixy_sent_bytes_total": counters.bytes_out,

@@ -106,6 +106,7 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
                 "pixy_handshakes_failed_total",
                 "Connections of clients that have ended in their TLS handshake",
             ),
+            _counter("pixy_logins_failed_total", "Logins of Kafka clients with wrong credentials"),
             _counter(
                 "pixy_requests_rejected_total",
                 "Requests that reached no handler: refused, or against the protocol",

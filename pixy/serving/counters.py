@@ -46,6 +46,7 @@ class Counters(NamedTuple):
         refused: connections beyond the limit, or whose TLS agreed upon no protocol.
         open: connections that are open, or in their handshake.
         handshakes_failed: connections that ended in their TLS handshake.
+        logins_failed: logins with wrong credentials, or with none.
         calls: requests with a handler.
         rejected: requests without one, refused or in breach of the protocol's rules.
         deadlines: calls ended by their deadline.
@@ -59,6 +60,7 @@ class Counters(NamedTuple):
     refused: int
     open: int
     handshakes_failed: int
+    logins_failed: int
     calls: int
     rejected: int
     deadlines: int
@@ -79,6 +81,7 @@ class Totals:
     accepted: int = 0
     refused: int = 0
     handshakes_failed: int = 0
+    logins_failed: int = 0
     calls: int = 0
     rejected: int = 0
     deadlines: int = 0
@@ -112,6 +115,7 @@ class Totals:
             refused=self.refused,
             open=len(connections),
             handshakes_failed=self.handshakes_failed,
+            logins_failed=self.logins_failed,
             calls=total("calls"),
             rejected=self.rejected,
             deadlines=self.deadlines,

@@ -185,6 +185,7 @@ class WireConnection:
 
     def note_failed_login(self, user: str) -> None:
         """See `WireHost`."""
+        self._environment.shared.counters.logins_failed += 1
         self._environment.failed_logins.hit(user, self.peer)
 
     def end(self) -> None:

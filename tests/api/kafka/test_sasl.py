@@ -143,6 +143,7 @@ async def test_failed_logins_are_one_line_of_the_log_a_minute(users: Path) -> No
                 async with kafka_client(served.address) as client:
                     await shake(client, "PLAIN")
                     await step(client, b"\0alice\0wrong")
+            assert served.server.counters.logins_failed == 3
     said = [each for each in logs if each["event"] == "logins have failed"]
     assert [(each["user"], each["times"], each["clients"]) for each in said] == [
         ("alice", 1, "127.0.0.1 1"),
