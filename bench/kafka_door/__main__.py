@@ -306,12 +306,14 @@ def _measure(names: Sequence[str], nodes: int, scale: DoorScale) -> list[Figure]
         ):
             for name in names:
                 print(f"measuring {name} ...", file=sys.stderr, flush=True)
-                figures += MEASURES[name](sides, scale)
+                found = MEASURES[name](sides, scale)
+                print(f"\n{name}, load {machine()['load']}\n{as_table(found, reference='Kafka')}", flush=True)
+                figures += found
     return figures
 
 
 def as_rows(figures: Sequence[Figure]) -> str:
-    """The table of docs/performance.md: what has a target."""
+    """The table of docs/performance.md: figures with a target."""
     rows = ["| | pixy | Kafka | ratio | wanted |", "|---|---|---|---|---|"]
     for each in figures:
         if each.target:
@@ -349,13 +351,12 @@ def main() -> int:
         at_three = _measure([name for name in names if name == "cluster"], _NODES, of_cluster)
     here = machine()
     print(
-        f"\n{here['cores']} cores, load {here['load']}, Python {here['python']}, kernel {here['kernel']}; "
-        f"{arguments.messages} messages of {loads.MESSAGE_BYTES} bytes, {arguments.partitions} partitions; medians of "
-        f"{arguments.rounds} rounds\n"
+        f"\n{here['cores']} cores, Python {here['python']}, kernel {here['kernel']}; {arguments.messages} messages of "
+        f"{loads.MESSAGE_BYTES} bytes, {arguments.partitions} partitions; medians of {arguments.rounds} rounds"
     )
-    for title, of in (("", figures), ("three nodes", at_three)):
+    for title, of in (("one node", figures), ("three nodes", at_three)):
         if of:
-            print(f"{title}\n{as_table(of, reference='Kafka')}\n\n{as_rows(of)}\n")
+            print(f"\n{title}\n\n{as_rows(of)}")
     return 0
 
 
