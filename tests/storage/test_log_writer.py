@@ -137,6 +137,17 @@ async def test_a_sync_alone_is_not_announced(bench: Bench) -> None:
     assert bench.disk.did("begin_sync") == []
 
 
+async def test_the_writeback_of_many_bytes_begins_when_they_are_written(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync_bytes=1 << 30)
+    bench.append(size=1 << 20)
+    bench.append(1)
+    await bench.write()
+    calls = [call.what for call in bench.disk.calls if call.name.endswith(".log")]
+    assert calls[-4:] == ["write", "begin_sync", "create", "write"]
+    assert bench.synced == []
+    bench.writer.abandon()
+
+
 async def test_enough_bytes_are_written_without_waiting(
     tmp_path: Path,
 ) -> None:

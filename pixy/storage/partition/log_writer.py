@@ -35,6 +35,10 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_SMOOTH_BYTES_MIN = 1 << 20
+"""Bytes of a log in a job whose writeback begins at once. The disk serves requests in order, and
+the journal would wait for tens of megabytes that a sync begins to write.
+"""
 _EVICTED_PER_ITERATION = 1000
 _BATCHES_PER_DELETED = 1000
 """Batches in memory that are looked through for each log of a deleted topic, at most."""
@@ -153,6 +157,8 @@ class _Job:
                 return
             else:
                 self.written.append(save)
+                if save.unwritten.memory_bytes >= _SMOOTH_BYTES_MIN:
+                    save.log.begin_sync()
         self.to_write = []
         # A sync waits for the file's data and for the file system's own journal, one after the
         # other. Syncs that begin together share both waits.
