@@ -59,6 +59,28 @@ def test_a_length_that_is_not_allowed_ends_the_input(size: int) -> None:
     assert core.next_frame() is None
 
 
+def test_bare_frames_may_have_no_bytes_and_come_whole_however_the_input_is_cut() -> None:
+    tokens = [bytes(size) for size in (0, 1, 9, 100, 0)]
+    whole = b"".join(struct.pack(">i", len(each)) + each for each in tokens)
+    for size in (1, 3, len(whole)):
+        core, found = make_core(), list[bytes]()
+        core.is_bare = True
+        for at in range(0, len(whole), size):
+            core.receive(whole[at : at + size])
+            found += frames_of(core)
+        assert found == tokens
+        assert core.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("size", [-1, 101, (1 << 31) - 1])
+def test_the_length_of_a_bare_frame_is_that_of_no_api(size: int) -> None:
+    core = make_core()
+    core.is_bare = True
+    core.receive(struct.pack(">i", size))
+    with pytest.raises(RefusedFrame, match="expected 0 to 100"):
+        core.next_frame()
+
+
 def test_the_largest_frame_depends_on_the_api() -> None:
     core = make_core()
     core.receive(frame(bytes(500), key=0) + frame(bytes(500), key=1))
