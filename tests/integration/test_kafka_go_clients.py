@@ -115,5 +115,5 @@ def test_franz_go_logs_in(make_daemon: MakeDaemon, tmp_path: Path) -> None:
         until_blocking(lambda: len(one.handled()) == len(LINES), one.errors)
         one.stop()
         wrong = Client(stack, daemon, tmp_path / "two", LINES, KAFKA_USER="alice", KAFKA_PASSWORD="Secret")
-        until_blocking(lambda: "logins have failed" in daemon.log(), wrong.errors)
+        until_blocking(lambda: "logins have failed" in daemon.log(), lambda: wrong.errors() + daemon.log())
         assert wrong.handled() == {}
