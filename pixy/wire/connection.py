@@ -126,6 +126,8 @@ class WireConnection:
             self._maybe_go_on()
             return
         if not self._is_logged_in and options.first_s and now - self._accepted_at >= options.first_s:
+            if self._calls:
+                self._environment.shared.limits.hit("grpc.handshake_timeout", self.peer)
             self.core.end()
             return
         idle_s = options.idle_s if self._calls else options.first_s

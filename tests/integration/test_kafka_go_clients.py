@@ -22,6 +22,7 @@ TOPIC, GROUP, PARTITIONS = "lines", "workers", 4
 LINES = [f"line {number}" for number in range(1000)]
 CONFIG = {
     "kafka_addr": "127.0.0.1:0",
+    "grpc": {"handshake_timeout": "120s"},  # on a machine with much other work
     **proxy_config(default_partitions=PARTITIONS, storage={"group_initial_rebalance_delay": "0.1s"}),
 }
 

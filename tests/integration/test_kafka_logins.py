@@ -26,7 +26,11 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 USER, PASSWORD = "alice", "it's = a, secret ä"
 LINES = [f"message {number}" for number in range(100)]
-LISTENER = {"kafka_addr": "127.0.0.1:0", **proxy_config(storage={"group_initial_rebalance_delay": "0.1s"})}
+LISTENER = {
+    "kafka_addr": "127.0.0.1:0",
+    "grpc": {"handshake_timeout": "120s"},  # on a machine with much other work
+    **proxy_config(storage={"group_initial_rebalance_delay": "0.1s"}),
+}
 
 
 def user_line(name: str, password: str) -> str:

@@ -220,6 +220,7 @@ async def test_a_client_that_does_not_log_in_is_closed(users: Path) -> None:
         await served.client.call(API_VERSIONS, 0, ApiVersionsRequest("", ""))
         await shake(served.client, "PLAIN")
         assert await served.client.ended()
+        assert served.server.limits_reached == ["grpc.handshake_timeout"]
 
 
 async def test_clients_that_leave_in_their_login_leave_nothing(guarded: ServedKafka) -> None:
