@@ -208,7 +208,7 @@ class Mirror:
         return wanted
 
     def _look_at_other_direction(self) -> None:
-        """TurnedTopics topics that a mirror of this name has copied in the other direction."""
+        """Turn topics that a mirror of this name has copied in the other direction."""
         if not self._other.look():
             return
         wanted = self._wanted()

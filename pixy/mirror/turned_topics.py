@@ -68,7 +68,7 @@ class TurnedTopics:
         self._sink = sink
 
     def run(self, topics: Sequence[log_pb.Topic], copies: Mapping[str, log_pb.Topic]) -> None:
-        """TurnedTopics topics of the source, whose copies will be these.
+        """Turn topics of the source, whose copies will be these.
 
         Raises:
             MirrorError: a copy has records that were not copied, or its offsets cannot be known.
