@@ -215,22 +215,15 @@ class Round:
             self._client.call(LogStub, "Discard", request)
 
     def _send(self, versions: Sequence[log_pb.TopicVersion], *, seal: bool = False) -> None:
-        partitions = [
-            log_pb.PartitionBatches(topic=topic, partition=number, batches=b"".join(batches))
-            for (topic, number), batches in self._gathered.items()
-        ]
-        self._gathered, self._gathered_bytes = {}, 0
+        request = log_pb.StageRequest(sink_id=self._sink, stage_id=self.stage_id, piece=len(self._crcs))
         crc = 0
-        for each in partitions:
-            crc = crc32c(each.batches, crc)
-        named = {each.topic for each in partitions}
-        request = log_pb.StageRequest(
-            sink_id=self._sink,
-            stage_id=self.stage_id,
-            piece=len(self._crcs),
-            partitions=partitions,
-            versions=[each for each in versions if each.topic in named],
-        )
+        for (topic, number), batches in self._gathered.items():
+            joined = b"".join(batches)
+            crc = crc32c(joined, crc)
+            request.partitions.add(topic=topic, partition=number, batches=joined)
+        named = {topic for topic, _ in self._gathered}
+        request.versions.extend(each for each in versions if each.topic in named)
+        self._gathered, self._gathered_bytes = {}, 0
         self._crcs.append(crc)
         if seal:
             # Everything else has to be there first.
