@@ -492,22 +492,6 @@ def test_offsets_set_at_another_node_void_what_the_owner_had(tmp_path: Path) -> 
     run_cluster(scenario, tmp_path)
 
 
-def test_a_node_that_lags_sets_offsets_after_another_one(tmp_path: Path) -> None:
-    async def scenario(cluster: NodeCluster) -> None:
-        await with_topic(cluster)
-        await asyncio.sleep(5)  # each state group has its preferred leader
-        coordinator = coordinator_of(cluster)
-        lagging, other = [node for node in cluster.nodes.values() if node is not coordinator]
-        for node in (coordinator, other):
-            cluster.network.way(node.host, lagging.host).delays_s = (0.3, 0.3)
-        for offset in (1, 2, 3):
-            await commit(other, offset, 0, set=True)
-        await commit(lagging, 4, 0, set=True)
-        assert await committed(other, 0) == 4
-
-    run_cluster(scenario, tmp_path)
-
-
 def test_offsets_that_the_owner_sets_itself_are_what_it_goes_on_with(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await with_topic(cluster)

@@ -748,9 +748,10 @@ def test_a_node_without_a_majority_says_so_to_each_command(tmp_path: Path) -> No
             backend.list_groups(),
             backend.committed_offsets("group", "topic"),
             backend.offset_ranges("topic"),
-            backend.commit_offsets("group", {TOPIC: OffsetCommit(0, "")}, set=True),
         ):
             assert await answer_to(command) == CUT_OFF
+        setting = backend.commit_offsets("group", {TOPIC: OffsetCommit(0, "")}, set=True)
+        assert (await answer_to(setting)).startswith("no majority: this node reaches 1 of the 3 nodes")
         assert loop.time() == began, "at once"
         assert (await caught).endswith(f"may be written: {CUT_OFF}")
 

@@ -163,6 +163,7 @@ def test_a_change_that_comes_late_leaves_a_later_one(
             assert isinstance(late.exception(), StaleTopicVersion | OffsetsSet)
         assert (await value_of(cluster[3]) == before) is (level >= SEEN_LEVEL)
         for node in cluster.nodes.values():
+            await node.backend.committed_offsets("group", "topic")
             await change(node.backend, 40 + node.number)
         assert {await value_of(node) for node in cluster.nodes.values()} == {await value_of(cluster[1])}
 

@@ -71,8 +71,6 @@ class ConsumerGroups:
             self._node.commands.limits.limit_offsets(command, self._state(group))
         if set:
             command.set = True
-            # Those that another node has answered are seen.
-            await self._confirm(self._node.state_groups.group_of(group))
             self._node.commands.name_seen(command)
             # Megabytes of metadata are filled in and proposed in two steps.
             await asyncio.sleep(0)

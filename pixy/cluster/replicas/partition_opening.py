@@ -2,9 +2,9 @@
 
 Nobody asks a group without a leader for anything, so each node opens the groups of new partitions
 that it has replicas of, and its preferred ones campaign. Thousands at once would keep every node
-busy for seconds, and other groups would lose their leaders meanwhile. So a node opens few groups in
-a step, with pauses in between, and holds one election at a time, the next one when every replica
-has the first entry of this: a slow node slows all of them down. Pauses grow with the delay of the
+busy for seconds, and other groups would lose their leaders meanwhile. So a node begins few
+elections at a time, in short steps with pauses in between, and the next ones when every replica has
+the first entry of these: a slow node slows all of them down. Pauses grow with the delay of the
 event loop. Topics take turns: a small one does not wait for a large one.
 
 A replica whose leader campaigns before its own step is opened by the candidate's message.
@@ -20,9 +20,11 @@ from pixy.raft import NONE
 
 _STEP_S = 0.02
 _PAUSE_PER_DELAY = 4
-_OPENED_PER_STEP = 5
-"""Their flush, with a write for each, is a step of a millisecond for the producers of others."""
-_ELECTION_S = 0.1
+_ELECTIONS_PER_STEP = 2
+_OPENED_PER_STEP = 20
+_ELECTIONS_MAX = 4
+"""Elections under way: further ones wait."""
+_ELECTION_S = 0.5
 """Time after which an election is not waited for: too few nodes may be up."""
 
 
@@ -61,9 +63,8 @@ class PartitionOpening:
         # Opened groups that have had no leader yet, with their topics, and how many of each topic.
         self._leaderless: dict[RaftGroup, str] = {}
         self._by_topic: Counter[str] = Counter()
-        # The group whose first leader is elected by this node, and the loop time of its begin.
-        self._election: RaftGroup | None = None
-        self._election_at = 0.0
+        # Elections of this node that are under way, with the loop times of their begin.
+        self._elections: dict[RaftGroup, float] = {}
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
@@ -90,6 +91,8 @@ class PartitionOpening:
         if self._by_topic.pop(topic, 0):
             for group in [group for group, of in self._leaderless.items() if of == topic]:
                 del self._leaderless[group]
+        for group in [group for group in self._elections if group.removed is not None]:
+            del self._elections[group]
         self._maybe_wake(topic)
 
     def stop(self) -> None:
@@ -133,21 +136,21 @@ class PartitionOpening:
     def _step(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if self._election is not None and (
-            now - self._election_at >= _ELECTION_S or _is_over(self._election)
-        ):
-            self._election = None
+        for group, begun in list(self._elections.items()):
+            if now - begun >= _ELECTION_S or _is_over(group):
+                del self._elections[group]
+        elections = min(_ELECTIONS_PER_STEP, _ELECTIONS_MAX - len(self._elections))
         opened = 0
-        while self._turns and self._election is None and opened < _OPENED_PER_STEP:
-            self._open_next(now)
+        while self._turns and elections > 0 and opened < _OPENED_PER_STEP:
+            elections -= self._open_next(now)
             opened += 1
         if self._turns:
             pause = max(_STEP_S, _PAUSE_PER_DELAY * (now - self._due_at))
             self._due_at = self._loop.time() + pause
             self._timer = self._loop.call_at(self._due_at, self._step)
 
-    def _open_next(self, now: float) -> None:
-        """Open the next partition of the topic whose turn it is."""
+    def _open_next(self, now: float) -> int:
+        """Open the next partition of the topic whose turn it is; returns the elections begun."""
         name = self._turns.popleft()
         topic = self._topics[name]
         number = topic.next
@@ -157,21 +160,20 @@ class PartitionOpening:
         else:
             del self._topics[name]
         group = self._open_group(name, number)
+        begun = 0
         if group is not None and group.leader == NONE:
             self._leaderless[group] = name
             self._by_topic[name] += 1
             if self._is_preferred(name, number):
-                self._election, self._election_at = group, now
+                self._elections[group] = now
                 self._elect(group)
+                begun = 1
         self._maybe_wake(name)
+        return begun
 
 
 def _is_over(group: RaftGroup) -> bool:
-    """True if a group has a leader, and if that is this node, all replicas have its first entry; or
-    if it was removed.
-    """
-    if group.removed is not None:
-        return True
+    """True if a group has a leader, and if that is this node, all replicas have its first entry."""
     if group.leader == NONE:
         return False
     return not group.leads or _has_followers(group)
