@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster
 from tests.integration.daemon import proxy_config
@@ -134,10 +135,9 @@ class VerifiableConsumer(JavaProgram):
         return read, committed
 
 
-def committed(cluster: Cluster) -> int:
+def committed(stub: KafkaPixyStub) -> int:
     """Sum of the offsets that the group has committed."""
-    request = pb.GetOffsetsRq(topic="verified", group="verifiers")
-    answer = cluster.running[0].stub().GetOffsets(request, timeout=60)
+    answer = stub.GetOffsets(pb.GetOffsetsRq(topic="verified", group="verifiers"), timeout=60)
     return sum(max(each.offset, 0) for each in answer.offsets)
 
 
@@ -197,7 +197,8 @@ def test_verifiable_clients_while_nodes_and_members_are_killed(
         until_blocking(lambda: reader.read() and len(reader.found) >= len(sent))
         assert reader.found == {where: value.encode() for where, value in sent.items()}
 
-    until_blocking(lambda: committed(cluster) == len(sent), shown)
+    stub = cluster.running[0].stub()  # one connection: each stub has its own
+    until_blocking(lambda: committed(stub) == len(sent), shown)
     for each in members[1:]:
         each.stop()
     read, kept = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
