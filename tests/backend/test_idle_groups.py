@@ -14,7 +14,7 @@ from tests.backend.idle_groups import bytes_of_idle_group
         pytest.param(3.0, 1, 20_000, id="subscribed lately"),
         pytest.param(1800.0, 1, 20_000, id="waiting"),
         pytest.param(3.0, 4, 20_000, id="four partitions, subscribed lately"),
-        pytest.param(1800.0, 4, 32_500, id="four partitions, waiting"),
+        pytest.param(1800.0, 4, 33_000, id="four partitions, waiting"),
     ],
 )
 def test_a_group_at_rest_takes_little_memory_of_each_node(
