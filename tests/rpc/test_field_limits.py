@@ -105,6 +105,18 @@ def test_other_fields_are_counted_too(field: bytes) -> None:
         CREATE.check(field * (OTHER_FIELDS_MAX + 2 * MAXIMUM + 1))
 
 
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [(b"\x78\x7f", 1), (b"\x78\x80\x01", 2), (b"\x79" + bytes(8), 2), (b"\x7d" + bytes(4), 2)],
+    ids=["one byte", "two bytes", "eight bytes", "four bytes"],
+)
+def test_a_number_that_takes_longer_to_skip_counts_as_two_fields(field: bytes, fields: int) -> None:
+    most = OTHER_FIELDS_MAX // fields
+    CREATE.check(field * most)
+    with pytest.raises(GrpcError, match="1001 fields or more"):
+        CREATE.check(field * (most + 1))
+
+
 def long_field(number: int, size: int, content: bytes = b"x") -> bytes:
     """A field of at least 16384 bytes, which repeat a content."""
     length = size.to_bytes(3, "big")
@@ -172,6 +184,15 @@ def test_fields_of_elements_are_counted_too(unit: bytes, size: int) -> None:
     APPEND.check(element * (allowed // (len(unit) * count)))
     with pytest.raises(GrpcError, match=r"the elements of the request have more fields|bytes in"):
         APPEND.check(element * min(allowed // count + 2, MAXIMUM))
+
+
+def test_fields_of_elements_above_32_bytes_are_counted() -> None:
+    """Smaller ones have at most sixteen."""
+    most = 2000
+    smaller, larger = (b"\x22" + bytes((size,)) + b"\x78\x01" * (size // 2) for size in (32, 34))
+    SET_OFFSETS.check(smaller * most)
+    with pytest.raises(GrpcError, match="the elements of the request have more fields"):
+        SET_OFFSETS.check(larger * most)
 
 
 def test_a_request_with_the_largest_fields_of_all_elements_is_allowed() -> None:
