@@ -114,7 +114,6 @@ class TargetSink:
                 f"another mirror of the name {self._name} has begun, in this direction or in the other one: end one of "
                 "them, or give it another --name"
             )
-        self._epoch += 1
         self.positions.add(copied)
         if whole:
             self.positions.records = 1

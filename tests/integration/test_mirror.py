@@ -1,18 +1,22 @@
 """Mirrors between real daemons: every record once, in its partition and order, whatever dies."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 from pixy.records import NewRecord
+from tests.fakes.waiting import until_blocking
 from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon import Daemon
 from tests.integration.mirrored import (
+    SECONDS,
     Place,
     append,
     mirror_once,
+    mirroring,
     offsets_at,
     records_at,
     refused,
@@ -141,6 +145,20 @@ def test_what_a_mirror_must_not_do_is_an_error_with_a_name(source: Daemon, targe
     assert "topic orders was deleted at the target and made anew" in refused(place(source), place(target))
     assert "127.0.0.1:1" in refused(Place("127.0.0.1:1"), place(target))
     mirror_once(place(source), place(target), "--name", "anew")
+    assert records_at(place(target), "orders") == records_at(place(source), "orders")
+
+
+def test_of_two_mirrors_of_a_name_the_first_one_ends(source: Daemon, target: Daemon, tmp_path: Path) -> None:
+    create(source, "orders")
+    fill(source, "orders", "x")
+    log = tmp_path / "log"
+    with mirroring(place(source), place(target), log) as first:
+        until_blocking(lambda: records_at(place(target), "orders") == records_at(place(source), "orders"))
+        mirror_once(place(source), place(target))
+        fill(source, "orders", "y")
+        assert first.wait(SECONDS) == 1
+        assert "another mirror of the name default has begun" in log.read_text()
+    mirror_once(place(source), place(target))
     assert records_at(place(target), "orders") == records_at(place(source), "orders")
 
 
